@@ -3,14 +3,14 @@
     python benchmarks/cluster_load.py [--workers 1000] [--trials 10] [--out FILE]
 
 The workers are simulated: a few processes hold all of them, each a Dask worker of its own that
-joins, sends heartbeats and has a slot as `tune worker` makes it. Its answers are signed and pickled
-as that slot's, but in the event loop instead of threads, and a trial there is a second's wait. All
+joins, sends heartbeats and has a slot as `tune worker` makes it. Its answers are written as that
+slot's, but in the event loop instead of threads, and a trial there is a second's wait. All
 trials are run once as they are, and once more with a compilation before each, on whatever worker
 has the least to do, by a compiler that answers at once.
 
 What a coordinator consists of is real: Dask's scheduler, and a process with as many remote devices
-as there are workers, each with a thread that runs its trials one after the other. Messages are
-signed, pickled and sent through the loopback. Search, session and rendering are not in it.
+as there are workers, each with a thread that runs its trials one after the other. Messages go
+through the loopback, without TLS. Search, session and rendering are not in it.
 
 The processor's time of both is taken while the workers are idle, and then over the trials alone;
 on a busy machine it says more than the clock's. The workers share this machine: where it has too
@@ -50,9 +50,7 @@ from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.membership import Wanted
 from tuner.extensions.scale.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.extensions.scale.cluster.signing import MessageSigner
 from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
-from tuner.extensions.scale.cluster.task import NAME
 from tuner.model.cluster import ClusterSettings
 from tuner.model.trial import Measurement, Status
 from tuner.space.load import load_definition
@@ -103,34 +101,35 @@ class SimulatedSlot(WorkerSlot):
         return InstantCompiler()
 
 
-async def simulate(address: str, token: str, count: int, folder: Path) -> None:
+async def simulate(address: str, count: int, folder: Path) -> None:
     """Hold so many workers in this process."""
     # Each would ask the system for its load twice a second: hosts of their own could.
     dask.config.set({"distributed.admin.system-monitor.interval": "10m", **PATIENT})
-    seal, files = MessageSigner(token), FileStore(folder / "files")
+    files = FileStore(folder / "files")
     host = f"{socket.gethostname()}-{os.getpid()}"
-    workers = []
+    workers, simulated = [], []
     for number in range(count):
         name = f"{host}/{number}"
         said = (secrets.token_hex(8), name, host, "cuda:0", GPU, code_version(), cuda_version())
         info = SlotInfo(*said, compilers=1)
-        slot = SimulatedSlot(info, seal, files, 600.0, opened=lambda *_: InstantDevice())
-        options = SlotOptions(address, info, token, None, folder, folder, 600.0)
-        workers.append(slot_worker(options, slot, dashboard=False, silence_logs=50))
+        slot = SimulatedSlot(info, files, 600.0, opened=lambda *_: InstantDevice())
+        options = SlotOptions(address, info, None, folder, folder, 600.0)
+        simulated.append(slot)
+        workers.append(slot_worker(options, slot, silence_logs=50))
     for some in range(0, count, 25):
         await asyncio.gather(*workers[some : some + 25])
-        for worker in workers[some : some + 25]:
-            worker.handlers[TOPIC] = in_loop(worker.plugins[NAME].slot)
+        for worker, slot in list(zip(workers, simulated, strict=True))[some : some + 25]:
+            worker.handlers[TOPIC] = in_loop(slot)
     await asyncio.gather(*(worker.finished() for worker in workers))
 
 
 def in_loop(slot: WorkerSlot) -> Callable[..., Coroutine[Any, Any, bytes]]:
     """Answer as a worker does, without its threads: thousands of them would be what is measured."""
 
-    async def call(comm: object, pool: str, sealed: bytes) -> bytes:
+    async def call(comm: object, pool: str, holder: str, work: bytes) -> bytes:
         if pool == "device":
             await asyncio.sleep(TRIAL_S)
-        return slot.answer(sealed)
+        return slot.answer(holder, work)
 
     return call
 
@@ -241,7 +240,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--trials", type=int, default=10, help="of each worker, twice")
     parser.add_argument("--out", type=Path, default=Path("cluster_load"))
-    parser.add_argument("--simulate", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--simulate", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     require_dask()
     slots.JOIN_S = LONG_S
@@ -250,12 +249,10 @@ def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if asked.simulate:
-        address, token, count, folder = asked.simulate
-        asyncio.run(simulate(address, Path(token).read_text(), int(count), Path(folder)))
+        address, count, folder = asked.simulate
+        asyncio.run(simulate(address, int(count), Path(folder)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        token = Path(folder, "token")
-        token.write_text(secrets.token_hex(32))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -267,12 +264,12 @@ def main() -> None:
         time.sleep(5.0)
         share = asked.workers // PROCESSES
         for _ in range(PROCESSES):
-            given = ["--simulate", address, str(token), str(share), folder]
+            given = ["--simulate", address, str(share), folder]
             words = [sys.executable, __file__, *given]
             started.append(subprocess.Popen(words, stderr=log))
         try:
             pids = {"scheduler": started[0].pid, "coordinator": os.getpid()}
-            count, settings = share * PROCESSES, ClusterSettings(address, token)
+            count, settings = share * PROCESSES, ClusterSettings(address)
             found = measure(settings, pids, count, asked.trials)
         finally:
             for process in started:

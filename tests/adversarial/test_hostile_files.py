@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tuner.cli import cli
+from tuner.model.bounds import CONTROL
 
 Place = Callable[[Path], object]
 
@@ -66,6 +69,81 @@ FILES = {
 }
 
 
+JSON = {
+    "nothing": b"",
+    "NUL": bytes(100),
+    "no UTF-8": b'{"a": "\xff\xfe"}',
+    "half a character": b'{"model_type": "\\ud800", "traceEvents": [], "cache": {"\\ud800": {}}}',
+    "lists in lists": b"[" * 100_000 + b"]" * 100_000,
+    "objects in objects": b'{"a":' * 100_000,
+    "a number of 400,000 digits": b'{"a": ' + b"9" * 400_000 + b"}",
+    "no number": b'{"a": NaN, "hidden_size": -Infinity, "cache": NaN}',
+    "a long text": b'"' + b"a" * 5_000_000 + b'"',
+    "100,000 keys": b"{" + b",".join(b'"%d": 1' % n for n in range(100_000)) + b"}",
+    "a word": b"true",
+}
+YAML = {
+    "nothing": b"",
+    "NUL": bytes(100),
+    "no UTF-8": b'version: "\xff"',
+    "half a character": b'version: 1\njobs: "\\ud800"\n',
+    "lists in lists": b"a: " + b"[" * 100_000 + b"]" * 100_000,
+    "maps in maps": b"".join(b" " * n + b"a:\n" for n in range(1000)),
+    "a number of 400,000 digits": b"version: " + b"9" * 400_000,
+    "no number": b"version: .nan\n",
+    "a long text": b'version: "' + b"a" * 5_000_000 + b'"',
+    "20,000 jobs": b"version: 1\njobs: [" + b",".join([b"{kernel: a.cu}"] * 20_000) + b"]\n",
+    "an alias": b"a: &a [x]\nb: [*a, *a]\n",
+}
+SOURCES = {
+    "nothing": b"",
+    "NUL": bytes(100),
+    "no UTF-8": b"\xff\xfe",
+    "braces in braces": b"__global__ void f(int* y) {" + b"{" * 100_000 + b"}" * 100_000 + b"}",
+    "a sum of 100,000": b"__global__ void f(int* y) { y[0] = " + b"1 + " * 100_000 + b"1; }",
+    "a comment of 5 MB": b"// " + b"a" * 5_000_000,
+    "50,000 macros": b"#define A B\n" * 50_000,
+    "20,000 parameters": b"__global__ void f(" + b",".join([b"int* y"] * 20_000) + b") {}",
+    "an escape": b"__global__ void f(int* y) { y[0] = \x1b; }",
+}
+PYTHON = {
+    "nothing": b"",
+    "NUL": bytes(100),
+    "no UTF-8": b"\xff\xfe",
+    "lists in lists": b"x = " + b"[" * 10_000 + b"]" * 10_000,
+    "a sum of 100,000": b"x = " + b"1 + " * 100_000 + b"1",
+    "an escape": b"\x1b",
+}
+FLEET = (
+    "fleet",
+    "config.json",
+    "--dry-run",
+    "--gpu",
+    "G",
+    "--triton",
+    "3.6.0",
+    "--engine-dir",
+    ".",
+)
+CONTENTS = {
+    "scale.yaml": (YAML, ("check", "scale.yaml", "--no-run")),
+    "campaign.yaml": (YAML, ("campaign", "campaign.yaml", "--dry-run")),
+    "marks.yaml": (YAML, FILES["marks.yaml"]),
+    "cache.json": (JSON, FILES["cache.json"]),
+    "t4.json": (JSON, FILES["t4.json"]),
+    "trace.json": (JSON, ("timeline", "trace.json")),
+    "definition.json": (JSON, ("definition.json", "--device", "host")),
+    "config.json": (JSON, FLEET),
+    "scale.json.xz": (
+        {name: lzma.compress(content, preset=0) for name, content in JSON.items()},
+        FILES["scale.json.xz"],
+    ),
+    "scale.cu": (SOURCES, ("check", "scale.yaml", "--no-run")),
+    "new.cu": (SOURCES, ("init", "new.cu")),
+    "new.py": (PYTHON, ("init", "new.py")),
+}
+
+
 ROUND = (
     *("scale.cu", *faults.ON_HOST, "--trials", "1"),
     *("--agent", "files", "--exchange", "exchange", "--wait", "1s", "--rounds", "1"),
@@ -111,6 +189,29 @@ def test_what_is_no_file_is_one_message(project: Path, name: str, thing: Place) 
     assert "Traceback" not in result.output
     assert name in result.stderr or "/dev/zero" in result.stderr
     assert not (project / "sessions").exists()
+
+
+def _folders_of_sglang() -> None:
+    for folder in ("srt/layers/moe/moe_runner/triton_utils", "kernels/ops/quantization"):
+        Path(folder).mkdir(parents=True)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", CONTENTS)
+def test_whatever_a_file_holds_it_is_one_message_and_soon(project: Path, name: str) -> None:
+    _folders_of_sglang()
+    contents, words = CONTENTS[name]
+    for what, content in contents.items():
+        (project / name).write_bytes(content)
+        began_s = time.process_time()
+        result = CliRunner().invoke(cli, words, prog_name="tune", color=True)
+        told = (what, result.output[:2000], result.exception)
+        assert isinstance(result.exception, SystemExit), told
+        assert result.exit_code == 2, told
+        assert len(re.findall("^Error: ", result.stderr, re.MULTILINE)) == 1, told
+        assert len(result.stderr) < 10_000, told
+        assert not CONTROL.search(result.output), told
+        assert time.process_time() - began_s < 10, told
 
 
 @pytest.mark.timeout(60)

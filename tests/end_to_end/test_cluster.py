@@ -156,7 +156,7 @@ def test_hosts_share_the_workloads_of_a_run_that_outlives_one_of_them_and_the_sc
     shapes = [word for shape in SHAPES for word in ("--workload", shape)]
     words = ("--device", "host", "--session", "mine", "--gpus", "all", "--store", "none", *shapes)
     run = cluster.run(
-        project, "scale.cu", "--space", "scale.yaml", "--trials", "12", "--seed", "1", *words
+        project, "scale.cu", "--space", "scale.yaml", "--trials", MANY, "--seed", "1", *words
     )
     session = project / "mine"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,6 @@ from ruamel.yaml import YAML
 
 pytest.importorskip("distributed")
 
-from certificates import Authority
 from cluster_processes import free_port
 
 from tuner.cli import cli
@@ -60,7 +60,7 @@ def test_the_manifest_gives_tune_options_and_mounts_volumes_that_there_are(tmp_p
         )
         assert command is not None
         read = command.make_context(name, rest, context)
-        assert read.params["tls_ca"] == Path("/tls/ca.pem")
+        assert read.params["tls_ca"] == Path("/tls/tune.pem")
     for document in manifest():
         if "template" in document["spec"]:
             spec = document["spec"]["template"]["spec"]
@@ -74,8 +74,17 @@ WORDS = (
     *("--trials", "4", "--quiet"),
 )
 needs_a_host = pytest.mark.skipif(
-    shutil.which("g++") is None or shutil.which("bash") is None, reason="needs g++ and bash"
+    not all(map(shutil.which, ("g++", "bash", "openssl"))), reason="needs g++, bash and openssl"
 )
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """The file of certificate and key that the command of docs/clusters.md makes."""
+    text = (EXAMPLES.parents[1] / "clusters.md").read_text(encoding="utf-8")
+    (command,) = [line for line in text.splitlines() if line.startswith("openssl req")]
+    subprocess.run(shlex.split(command, comments=True), cwd=tmp_path, check=True)
+    return tmp_path / "tune.pem"
 
 
 def commands(folder: Path, **scripts: str) -> dict[str, str]:
@@ -89,7 +98,6 @@ def commands(folder: Path, **scripts: str) -> dict[str, str]:
         **os.environ,
         "PATH": f"{folder}:{os.environ['PATH']}",
         "CUDA_VISIBLE_DEVICES": "",
-        "TUNE_CLUSTER_TOKEN": "a token that is long enough",
         "TUNE_DEVICE": "host",
         "TUNE_STORE": "none",
     }
@@ -127,11 +135,12 @@ def run_of(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @needs_a_host
-def test_the_slurm_script_tunes_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_slurm_script_tunes_and_goes_on_where_it_was(tmp_path: Path, certificate: Path) -> None:
     project = faults.written(tmp_path / "project")
     # Slurm's starts one task on each node: here there is one.
     environment = commands(tmp_path / "bin", srun='exec "$@"')
     environment |= {"SLURM_JOB_ID": "7", "TUNE_PYTHON": sys.executable}
+    environment["TUNE_TLS"] = str(certificate)
     session = project / "sessions/slurm-7"
     for _ in range(2):
         port = {"TUNE_PORT": str(free_port())}
@@ -143,13 +152,13 @@ def test_the_slurm_script_tunes_and_goes_on_where_it_was(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @needs_a_host
-def test_jobs_of_dask_jobqueue_join_a_run_and_are_cancelled_after_it(tmp_path: Path) -> None:
+def test_jobs_of_dask_jobqueue_join_a_run_and_are_cancelled_after_it(
+    tmp_path: Path, certificate: Path
+) -> None:
     # Importing it would replace this process' handler of Ctrl-C by one that ends it with 0.
     if importlib.util.find_spec("dask_jobqueue") is None:
         pytest.skip("needs dask_jobqueue")
     project = faults.written(tmp_path / "project")
-    authority = Authority(tmp_path / "tls")
-    cert, key = authority.sign("cert")
     # Slurm's job begins at once, and here.
     jobs = tmp_path / "jobs"
     jobs.mkdir()
@@ -159,11 +168,7 @@ def test_jobs_of_dask_jobqueue_join_a_run_and_are_cancelled_after_it(tmp_path: P
         f'echo "$!" >>{jobs}/started; echo "Submitted batch job $!"',
         scancel=f'kill -TERM -- "-$1"; echo "$1" >>{jobs}/cancelled',
     )
-    tls = tmp_path / "mine"
-    tls.mkdir()
-    for name, file in (("ca", authority.certificate), ("cert", cert), ("key", key)):
-        shutil.copy(file, tls / f"{name}.pem")
-    environment["TUNE_TLS"] = str(tls)
+    environment["TUNE_TLS"] = str(certificate)
     example, session = [sys.executable, str(EXAMPLES / "jobqueue.py"), "1"], project / "kept"
 
     def has_begun() -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from faults import searched, started
 from opencl_programs import needs_opencl
 
 from tuner.cli import cli
@@ -101,6 +103,43 @@ def test_a_kernel_is_recorded_and_its_recording_answers_without_a_platform(
     assert found["trials"]["correct"] == 4
     (result,) = found["workloads"]
     assert result["speedup"] > 0
+
+
+# `tune`, which kills itself before the third trial is recorded, or before its recording is there.
+KILLED = """
+import itertools, os, pathlib, signal, sys
+from tuner.cli import main
+from tuner.session.session import Session
+def kill_before(owner, name, is_it):
+    function = getattr(owner, name)
+    def call(*arguments):
+        return os.kill(os.getpid(), 9) if is_it(*arguments) else function(*arguments)
+    setattr(owner, name, call)
+trials = itertools.count()
+if sys.argv.pop(1) == "trial":
+    kill_before(Session, "record", lambda *_: next(trials) == 2)
+kill_before(pathlib.Path, "replace", lambda _, to: to.suffix == ".xz")
+main()
+"""
+
+
+@pytest.mark.slow
+@needs_opencl
+def test_a_recording_loses_nothing_by_kills_as_it_grows_and_as_it_is_written(written, tune) -> None:
+    session, recordings = Path("s"), Path("kernels/recordings")
+    known: list[str] = []
+    new, again = ("kernels/doubled.cl", "--session", "s"), ("--resume", "s")
+    for when, words, count in (("trial", new, 2), ("file", again, 4)):
+        with started(when, "record", *words, folder=written, program=("-c", KILLED)) as process:
+            _, said = process.communicate(timeout=120)
+        assert process.returncode == -signal.SIGKILL, said
+        assert not list(recordings.glob("*/*.xz"))
+        tried = [str(trial.config) for trial in searched(session)]
+        assert (tried[: len(known)], len({*tried})) == (known, count)
+        known = tried
+    assert tune("record", *again).exit_code == 0
+    assert [str(trial.config) for trial in searched(session)] == known
+    assert [path.suffix for path in recordings.glob("*/[!.]*")] == [".xz"]
 
 
 @needs_opencl

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,11 @@ from tuner.device.base import ComparisonRounds, Counted, DeviceInfo, Outcome, Pr
 from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.extensions.scale.cluster.signing import MessageSigner
 from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
 from tuner.model.cluster import ClusterSettings
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import EnergyWindow, Measurement, Status
 
-TOKEN = "a token that is long enough for tests"  # noqa: S105
 H200 = "NVIDIA H200"
 WORKLOAD = Workload.of({"N": 64})
 
@@ -110,6 +108,13 @@ class StandInTool:
         self._device.closed += 1
 
 
+class Garbled(WorkerSlot):
+    """A slot whose answers nobody understands."""
+
+    def answer(self, holder: str, pickled: bytes) -> str:
+        return "{}"
+
+
 @dataclass
 class Host:
     """A worker of the cluster, with the device that it opens."""
@@ -126,8 +131,15 @@ class Hosts:
     def __init__(self, cluster: LocalCluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
         self._hosts: dict[str, Host] = {}
-        self.token_file = folder / "token"
-        self.token_file.write_text(TOKEN, encoding="utf-8")
+        # How many calls have gone through the scheduler.
+        self.relayed = 0
+        relay = cluster.scheduler.handlers["proxy"]
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            self.relayed += 1
+            return await relay(*arguments, **options)
+
+        cluster.scheduler.handlers["proxy"] = counted
 
     def __getitem__(self, name: str) -> Host:
         return self._hosts[name]
@@ -138,7 +150,7 @@ class Hosts:
 
     def settings(self, **seconds: float) -> ClusterSettings:
         timeouts = {"rejoin_s": 20.0, "connect_s": 5.0, **seconds}
-        return ClusterSettings(self.address, self.token_file).with_timeouts(**timeouts)
+        return ClusterSettings(self.address).with_timeouts(**timeouts)
 
     def add(
         self,
@@ -146,11 +158,14 @@ class Hosts:
         *,
         model: str = H200,
         device: str = "cuda:0",
-        token: str = TOKEN,
         lease_s: float = 60.0,
+        garbled: bool = False,
         **told: str,
     ) -> Host:
-        """Start a worker; `told` takes the place of what it says of itself."""
+        """Start a worker; `told` takes the place of what it says of itself.
+
+        Nobody understands the answers of one that is `garbled`.
+        """
         said = {"version": code_version(), "cuda": cuda_version(), **told}
         info = SlotInfo(secrets.token_hex(8), name, name, device, model, compilers=1, **said)
         stand_in = StandIn(info_of(model))
@@ -159,13 +174,12 @@ class Hosts:
             stand_in.spec = spec
             return stand_in
 
-        slot = WorkerSlot(
-            info, MessageSigner(token), FileStore(self._folder / name), lease_s, opened=opened
+        slot = (Garbled if garbled else WorkerSlot)(
+            info, FileStore(self._folder / name), lease_s, opened=opened
         )
         options = SlotOptions(
             address=self.address,
             info=info,
-            token=token,
             tls=None,
             scratch=self._folder / "scratch",
             files=self._folder / name,
@@ -173,7 +187,7 @@ class Hosts:
         )
 
         async def start() -> Worker:
-            return await slot_worker(options, slot, dashboard=False)
+            return await slot_worker(options, slot)
 
         host = Host(info, stand_in, slot, self._cluster.sync(start))
         self._hosts[name] = host
@@ -193,11 +207,6 @@ class Hosts:
                 comm.abort()
 
         self._cluster.sync(cut)
-
-    @property
-    def scheduled(self) -> int:
-        """How many changes of tasks the scheduler has seen."""
-        return int(self._cluster.scheduler.transition_counter)
 
     def end_scheduler(self) -> None:
         """End the scheduler as if its host had died."""
@@ -229,6 +238,3 @@ def hosts_of(folder: Path) -> Iterator[Hosts]:
             yield hosts
         finally:
             hosts.close()
-
-
-Say = Callable[[str], Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -35,10 +34,6 @@ class ClusterProcesses:
     hosts: dict[str, Popen] = field(default_factory=dict)
     runs: list[Popen] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.token = self.folder / "token"
-        self.token.write_text(secrets.token_hex(32), encoding="utf-8")
-
     @property
     def address(self) -> str:
         return f"{'tls' if self.security else 'tcp'}://127.0.0.1:{self.port}"
@@ -46,8 +41,7 @@ class ClusterProcesses:
     @property
     def words(self) -> tuple[str, ...]:
         """What a run needs to find the cluster."""
-        given = ("--cluster", self.address, "--token-file", str(self.token))
-        return (*given, *self.security)
+        return ("--cluster", self.address, *self.security)
 
     def start_scheduler(self) -> None:
         words = ("--host", self.address.removesuffix(f":{self.port}"), "--port", str(self.port))
@@ -62,8 +56,7 @@ class ClusterProcesses:
     def start_host(self, name: str, device: str = "host") -> Popen:
         """Start `tune worker` with the CPU or a GPU; it joins when it can."""
         words = ("worker", self.address, "--device", device, "--name", name, "--jobs", "1")
-        given = ("--token-file", str(self.token), *self.security)
-        program = ("-m", "tuner", *words, *given)
+        program = ("-m", "tuner", *words, *self.security)
         self.hosts[name] = self._start(name, *program, gpus=device != "host")
         return self.hosts[name]
 

@@ -27,17 +27,17 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 43_200,
+    "core": 43_650,
     "runtime": 2_150,
     "export": 2_650,
-    "engines": 3_350,
+    "engines": 3_460,
     "draft": 14_100,
     "agents": 8_050,
-    "cpu": 4_250,
+    "cpu": 4_400,
     "backends": 2_900,
-    "scale": 4_550,
+    "scale": 4_440,
     "study": 3_850,
-    "tests": 75_300,
+    "tests": 76_400,
     "docs": 4_600,
 }
 

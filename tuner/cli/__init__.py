@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner import plugins
 from tuner.app.environment import program_name
 from tuner.cli.exits import translated_errors
+from tuner.cli.printing import clean_output
 from tuner.model import TUNER_VERSION
 
 RUN = "run"
@@ -70,6 +74,12 @@ class CommandLine(click.Group):
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; all that it prints is visible."""
+        with redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):  # which puts them back
+            clean_output()
+            return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; errors of ours become one message and an exit code."""
         with translated_errors():
@@ -108,4 +118,5 @@ def cli() -> None:
 
 def main() -> None:
     """Run the program on the command line's arguments."""
+    clean_output()  # also what Python prints of an error that nobody caught
     cli.main(prog_name=program_name())

@@ -53,9 +53,8 @@ def command(
     baseline, the last line says why, and the exit code is 5. Configs that break a limit are
     counted, not mistakes: a search rejects them the same way.
     """
-    from rich.console import Console
-
     from tuner.app.check import check
+    from tuner.cli.console import Console
 
     chosen = options.unique(operators, "operator")
     with stdout_kept_for_result(as_json):
@@ -63,9 +62,9 @@ def command(
     if as_json:
         click.echo(json.dumps(as_object(found)))
     else:
-        console = Console(highlight=False)
+        console = Console()
         for part in as_text(found):
-            console.print(part, markup=False, soft_wrap=isinstance(part, str))
+            console.print(part, soft_wrap=isinstance(part, str))
     if found.not_shown and not no_run:
         raise Exit(NOT_SHOWN)
 

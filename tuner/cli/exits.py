@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # `tune check`: nothing is wrong that was seen, and the reference was not compared.
 NOT_SHOWN = 5
+# Of a line of an error: a stranger's text may be of any length.
+MOST_CHARACTERS = 4000
 # What the system says of a name that a user may well have given, wherever it is first used.
 _NOT_LOOKED_FOR = frozenset({errno.ENAMETOOLONG, errno.EACCES})
 
@@ -39,6 +41,12 @@ def translated_errors() -> Iterator[None]:
         if error.errno not in _NOT_LOOKED_FOR or error.filename is None:
             raise
         click.echo(f"Error: {_from_here(str(error.filename))}: {error.strerror}", err=True)
+        raise Exit(InputError.exit_code) from error
+    except (MemoryError, RecursionError) as error:
+        what = (
+            "nested too deep" if isinstance(error, RecursionError) else "too large for the memory"
+        )
+        click.echo(f"Error: what was read is {what}", err=True)
         raise Exit(InputError.exit_code) from error
     except KeyboardInterrupt as interrupt:
         how = resume_line(interrupt) if isinstance(interrupt, Interrupted) else "interrupted"
@@ -115,6 +123,7 @@ def writing(path: Path, what: str, option: str) -> Iterator[None]:
 
 def _from_here(text: str) -> str:
     """Shorten paths below the current folder, as the user would type them."""
+    text = "\n".join(line[:MOST_CHARACTERS] for line in text.splitlines())
     try:
         here = Path.cwd()
     except FileNotFoundError:

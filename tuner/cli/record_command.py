@@ -39,11 +39,10 @@ def command(context: click.Context, /, source: Path | None, **values: Any) -> No
 
     A part is what a search tries, what is best on the other workloads, and random configs.
     """
-    from rich.console import Console
-
     from tuner.app.open import open_run
     from tuner.app.plan import RunOptions
     from tuner.app.record import record, recording_path, recording_plan
+    from tuner.cli.console import Console
     from tuner.cli.view import make_view
     from tuner.device.recorded.recording import save_recording
 
@@ -58,10 +57,10 @@ def command(context: click.Context, /, source: Path | None, **values: Any) -> No
         may_run=options.asker(values["trust"]),
     )
     settings = options.settings_of(context, values)
-    console = Console(highlight=False)
+    console = Console()
     with interrupt_on_sigterm(), ExitStack() as stack:
         run = open_run(stack, source, settings, run_options, resume=values["resume"])
-        console.print(f"session {run.session.directory}", markup=False)
+        console.print(f"session {run.session.directory}")
         with make_view(console, quiet=False) as view:
             made = record(
                 run.plan,
@@ -73,4 +72,4 @@ def command(context: click.Context, /, source: Path | None, **values: Any) -> No
         path = out or recording_path(run.plan.spec, run.device)
         with writing(path, "recording", "--out"):
             save_recording(made, path)
-    console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)", markup=False)
+    console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)")

@@ -15,11 +15,10 @@ from tuner.cli.exits import interrupt_on_sigterm, resumed_by, stdout_kept_for_re
 from tuner.model.settings import ReachSettings, option_of, settings_in, words_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tuner.app.open import OpenRun
     from tuner.app.plan import RunOptions
     from tuner.app.run import FinishedRun
+    from tuner.cli.console import Console
     from tuner.model.cluster import ClusterSettings
     from tuner.model.settings import GivenSettings
 
@@ -65,9 +64,8 @@ class TopLevelCommand(click.Command):
 def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
     options.require_one_choice(values["variants_within"], values["max_variants"])
-    from rich.console import Console
-
     from tuner.app.plan import RunOptions
+    from tuner.cli.console import Console
 
     settings = options.settings_of(context, values)
     run_options = RunOptions(
@@ -81,7 +79,7 @@ def command(context: click.Context, /, **values: Any) -> None:
     as_json, quiet = values["as_json"], values["quiet"]
     with interrupt_on_sigterm():
         with stdout_kept_for_result(as_json):
-            console = Console(stderr=as_json, highlight=False)
+            console = Console(stderr=as_json)
             if not console.is_terminal:
                 console.width = FILE_COLUMNS
             done = _run(values, settings, run_options, console, quiet and as_json)
@@ -121,7 +119,7 @@ def _cluster(values: dict[str, Any]) -> ClusterSettings | None:
     from tuner.model.cluster import ClusterSettings
 
     gpu_model = values["gpu_model"] or ""
-    return ClusterSettings(values["cluster"], values["token_file"], tls, gpu_model)
+    return ClusterSettings(values["cluster"], tls, gpu_model)
 
 
 def _say(text: str) -> None:
@@ -145,7 +143,7 @@ def _run(
 
         def announce_run(started: OpenRun) -> None:
             if not silent:
-                console.print(headline(started.device), markup=False, soft_wrap=True)
+                console.print(headline(started.device), soft_wrap=True)
             if started.warning:
                 # Told before the hours of the search, and once more by the error that ends the run.
                 _say(f"Warning: {started.warning}; the run goes on without it")

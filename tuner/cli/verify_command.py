@@ -77,10 +77,11 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
 
 
 def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from tuner.cli.console import Console
+
+    console = Console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("check", "passed", "failed", "not run"):
         table.add_column(title, justify="left" if title == "check" else "right")
@@ -91,20 +92,19 @@ def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
     for check in checks:
         if check.passed is False:
             told = f"{check.kind} {check.workload} FAILED: {check.reason}"
-            console.print(f"{told}\n  {check.variant}", markup=False, soft_wrap=True)
+            console.print(f"{told}\n  {check.variant}", soft_wrap=True)
     left_out = Counter(
         (check.kind, str(check.workload), check.reason) for check in checks if check.passed is None
     )
     for (kind, workload, reason), count in left_out.items():
         configs = "one config" if count == 1 else f"{count} configs"
         told = f"{kind} {workload}, {configs} not run: {reason}"
-        console.print(told, markup=False, soft_wrap=True)
+        console.print(told, soft_wrap=True)
     failed = {check.variant for check in checks if check.passed is False}
     out = [str(result.workload) for result in results if result.variant in failed]
     console.print(
         f"\nFAILED: what was tuned for {', '.join(out)} is not to be trusted"
         if out
         else f"\n{sum(check.passed is True for check in checks)} checks passed, none failed",
-        markup=False,
         soft_wrap=True,
     )

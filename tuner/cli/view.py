@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from tuner.app.environment import program_name
+from tuner.cli.console import Console, Live
 from tuner.model.errors import SessionError
 from tuner.model.trial import Status
 from tuner.process.tally import waits
@@ -24,7 +24,7 @@ from tuner.report import formatting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from tuner.model.errors import AgentError
     from tuner.model.kernel import Workload
@@ -179,9 +179,7 @@ class LiveView(View):
         self._progress: Progress | None = None
         self._note = self._wait = ""
         # transient: the results table takes its place at the end
-        self._live = Live(
-            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
-        )
+        self._live = Live(console, self._render)
 
     def update(self, progress: Progress) -> None:
         """Keep the snapshot and the last note; the refreshing thread draws them."""
@@ -248,9 +246,7 @@ class PlainView(View):
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds
         self._printed_share = share_done(progress)
-        self._console.print(
-            f"{progress.seconds:6.1f} s  {text}", markup=False, highlight=False, soft_wrap=True
-        )
+        self._console.print(f"{progress.seconds:6.1f} s  {text}", soft_wrap=True)
 
 
 def share_done(progress: Progress) -> float:
@@ -480,4 +476,4 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         if resumable
         else "",
     ]
-    console.print("\n".join(line for line in lines if line), markup=False, soft_wrap=True)
+    console.print("\n".join(line for line in lines if line), soft_wrap=True)

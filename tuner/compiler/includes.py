@@ -29,6 +29,11 @@ MAX_REST = 2000
 _FILE = re.compile(r'[^!-~\n]*+(?P<file>"[^"\n]*+"|<[^>\n]*+>)?')
 _POSITION = re.compile(r'[^!-~\n]*+([0-9]++[^!-~\n]*+)?(?P<file>"[^"\n]*+")?[0-9\s]*+(?://.*+)?')
 _READING_PRAGMA = re.compile(r"\s*+(GCC\s++(dependency|pch_preprocess)|include_alias)\b")
+_OPERATOR = re.compile(r"\b_Pragma\b")
+# Its text, or a macro that makes one of what begins so: it can name no file.
+_OPERAND = re.compile(
+    r'\s*+\(\s*+(?:L?"(?P<text>(?:[^"\\\n]|\\.)*+)"\s*+\)|\w++\s*+\(\s*+(?:no)?unroll\b)'
+)
 _HAS = re.compile(r"__has_(?:include(?:_next)?|embed)\b")
 _HAS_FILE = re.compile(r'\s*+\(\s*+(?P<file>"[^"\n]*+"|<[^>\n]*+>)\s*+\)')
 _HAS_CALL = re.compile(_HAS.pattern + _HAS_FILE.pattern)
@@ -81,6 +86,12 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             rest = text[directive.end() : directive.end() + MAX_REST].partition("\n")[0]
             if problem := _problem(directive["name"], rest):
                 yield match.start(), problem
+    for match in _OPERATOR.finditer(text):
+        operand = _OPERAND.match(text, match.end())
+        if operand is None:
+            yield match.start(), "_Pragma of a macro is not allowed: write its text"
+        elif reading := _READING_PRAGMA.match(operand["text"] or ""):
+            yield match.start(), f"`_Pragma` of {reading[1]} is not allowed: it reads a file"
     for match in _HAS.finditer(text):
         if _ASKED.search(text[max(match.start() - 20, 0) : match.start()]):
             continue

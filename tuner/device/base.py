@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key, work_groups_of
-from tuner.model.amd import amd_limits
+from tuner.model.amd import AmdLimits, amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
@@ -53,7 +53,7 @@ class DeviceInfo:
     recorded: bool
     environment: Mapping[str, str] = field(default_factory=dict)
     on_cpu: bool = False
-    own_limits: DeviceLimits | None = None
+    own_limits: AmdLimits | DeviceLimits | None = None
     evaluator: str = ""
     verifies: bool = True
     parallel: int = 1

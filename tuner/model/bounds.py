@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import Annotated
 
@@ -13,6 +14,10 @@ def is_file_name(text: str) -> bool:
     return text.isprintable() and "/" not in text and 0 < len(text) < 200 and text[0] != "."
 
 
+# A terminal would take them for commands, or turn what stands behind them round.
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 Int64 = Annotated[int, Ge(-(1 << 63)), Lt(1 << 63)]
 Count = Annotated[int, Ge(0), Lt(1 << 63)]
 # Neither NaN nor infinite.

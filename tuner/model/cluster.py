@@ -1,4 +1,4 @@
-"""What is set of a cluster: its address, token and certificates, and how long to wait for what."""
+"""What is set of a cluster: its address and certificates, and how long to wait for what."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class ClusterSettings:
     """Which cluster a run uses; `gpu_model` is a part of the name of the GPUs that it may use."""
 
     address: str
-    token_file: Path | None = None
     tls: TlsFiles | None = None
     gpu_model: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)

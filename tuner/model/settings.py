@@ -275,12 +275,9 @@ class ReachSettings:
 
     cluster: str | None = setting(None, "Measure and compile on the workers (`tune worker`) of "
         "the Dask scheduler there.", metavar="ADDRESS", campaign="a Dask scheduler's address, "
-        "`tcp://scheduler:8786`", after="jobs")
+        "`tls://scheduler:8786`", after="jobs")
     gpu_model: str = setting("", "Which GPUs of the cluster to use, where it has several models: "
         "a part of the name.", metavar="NAME", campaign="a part of a GPU's name, `H200`")
-    token_file: Path | None = setting(None, "The token that coordinator and workers share; by "
-        "default $TUNE_CLUSTER_TOKEN.", metavar="FILE", reads=PATH,
-        campaign="the file of the cluster's token")
     tls_ca: Path | None = setting(None, "The certificate of the authority that signed all of the "
         "cluster's.",
         metavar="PEM", reads=PATH, campaign="the authority's certificate, a PEM file")

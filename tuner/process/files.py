@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 import stat
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 # A name may have 255 bytes; this one gets a prefix and a suffix.
 _NAME_CHARACTERS = 48
@@ -120,6 +121,14 @@ def read_regular(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> 
     if len(content) > most:
         raise OSError(errno.EFBIG, f"over {most:,} bytes", str(path))
     return content
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; raise `ValueError` also for half a character in it, which nothing can write."""
+    parsed = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(parsed, ensure_ascii=False).encode()
+    return parsed
 
 
 def read_text(path: Path, most: int = MOST_BYTES, *, follow: bool = True) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.analysis.roofline import peak_gflops
+from tuner.compiler.includes import reachable_files
 from tuner.device.inputs import EXTREME, split_kind
 from tuner.model.config import Config
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from tuner.report.rounds import AuthorData, RoundData
     from tuner.session.events import Profiled
 
+# What is defined on the `host` device, or on any CPU, and for no GPU.
+_TELLS_HOST = re.compile(r"__CUDA_ON_HOST__|\bON_HOST_\w|\b__(?:x86_64|aarch64)__")
 _SHOWN_ELSEWHERE = frozenset({"device", "recorded", "on_cpu", "date", "streaming_gbps"})
 
 
@@ -67,13 +70,14 @@ class Declared:
 
     `varying` names the outputs whose bits may differ between runs; `extremes` says of inputs how
     far their extremes go, and why no further, and `constants` the inputs that nobody may write
-    near the kernel.
+    near the kernel. The texts that are `asking` what runs them may have other code on a GPU.
     """
 
     edge_cases: tuple[Workload, ...] = ()
     varying: tuple[str, ...] = ()
     extremes: Mapping[str, str] = field(default_factory=dict)
     constants: tuple[str, ...] = ()
+    asking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,8 +380,19 @@ def from_session(
             extremes={name: str(limit) for name, limit in spec.extreme_limits.items()}
             | _fitted_extremes(session),
             constants=spec.constants,
+            asking=_asking(spec, session),
         ),
     )
+
+
+def _asking(spec: KernelSpec, session: Session) -> tuple[str, ...]:
+    """Name what can choose other code on the CPU: the source, templates, and what they include."""
+    texts = {spec.source.name: read_text(spec.source)}
+    texts |= {f"template {one.name}": one.template_text for one in session.candidates()}
+    folders = tuple(map(str, spec.include_dirs))
+    reached = {path for text in texts.values() for path in reachable_files(text, folders)}
+    texts |= {path.name: read_text(path) for path in reached}
+    return tuple(sorted(name for name, text in texts.items() if _TELLS_HOST.search(text)))
 
 
 def _fitted_extremes(session: Session) -> dict[str, str]:

@@ -42,6 +42,8 @@ from tuner.source.syntax import (
 )
 from tuner.source.unsupported import require_closed, require_cuda
 
+# Far more than a kernel has.
+_MOST_BYTES, _MOST_PARAMETERS = 4 << 20, 1000
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
 # an inline one need not be named
@@ -73,7 +75,7 @@ def source_text(path: Path) -> str:
     """Read a file as text; raise `KernelError` where it is none."""
     remedy = "give the path of a .cu file"
     try:
-        data = read_regular(path)
+        data = read_regular(path, _MOST_BYTES)
     except FileNotFoundError as error:
         raise KernelError("no such file", path=path, remedy=remedy) from error
     except OSError as error:
@@ -95,7 +97,11 @@ def parse_source(text: str, path: Path) -> SourceFile:
     if not text.strip():
         raise KernelError("is empty", path=path, remedy="give a file with a __global__ function")
     masked = without_qualifiers(mask(text))
-    nodes = tuple(walk(parse_tree(masked)))
+    try:
+        nodes = tuple(walk(parse_tree(masked)))
+    except KernelError as error:
+        error.path = path
+        raise
     reader = _Reader(path, masked, nodes, LineIndex(text))
     aliases = reader.aliases()
     kernels = tuple(reader.kernels(aliases))
@@ -221,6 +227,9 @@ class _Reader:
         for span, body_span in sorted(pieces):
             kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
+                if (count := len(kernel.parameters)) > _MOST_PARAMETERS:
+                    message = f"{kernel.name} has {count:,} parameters, over {_MOST_PARAMETERS:,}"
+                    raise KernelError(message, path=self.path, remedy="hand it a struct of them")
                 around = [names for names, inside in namespaces if within(span[0], [inside])]
                 yield replace(kernel, namespace=tuple(name for names in around for name in names))
 

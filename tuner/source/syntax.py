@@ -9,7 +9,7 @@ from functools import lru_cache
 import tree_sitter
 import tree_sitter_cuda
 
-from tuner.model.errors import ExpressionError
+from tuner.model.errors import ExpressionError, KernelError
 from tuner.model.expressions import Expression
 from tuner.source.facts import Span
 
@@ -21,6 +21,7 @@ _HIDDEN = re.compile(
     re.DOTALL,
 )
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
+_MOST_DEPTH = 2000
 _NUMBER = re.compile(r"\b(0[xX][\da-fA-F']+|0[bB][01']+|\d[\d']*)([uUlLzZ]*)\b(?!\.)")
 
 
@@ -172,7 +173,21 @@ def parse_tree(text: str) -> Node:
         text = text[: match.start()] + _blank(text[match.start() : end]) + text[end:]
     text = _NO_ARGUMENT.sub(lambda match: match[0][:-1] + "0", text)
     # one byte for every character, so that the offsets agree
-    return tree_sitter.Parser(_CUDA).parse(text.encode("ascii", "replace")).root_node
+    root = tree_sitter.Parser(_CUDA).parse(text.encode("ascii", "replace")).root_node
+    cursor = root.walk()
+    while cursor.goto_first_child() or _go_on(cursor):
+        # a node finds its parent from the root down
+        if cursor.depth > _MOST_DEPTH:
+            message = f"nested more than {_MOST_DEPTH:,} deep"
+            raise KernelError(message, remedy="no kernel needs that")
+    return root
+
+
+def _go_on(cursor: tree_sitter.TreeCursor) -> bool:
+    while not cursor.goto_next_sibling():
+        if not cursor.goto_parent():
+            return False
+    return True
 
 
 def walk(root: Node) -> Iterator[Node]:

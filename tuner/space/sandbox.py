@@ -19,6 +19,7 @@ from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from tuner.model.bounds import CONTROL
 from tuner.model.expressions import FUNCTIONS, Value, power
 
 MAX_OUTPUT = 1_000_000
@@ -68,7 +69,7 @@ def refusal(node: nodes.Node) -> tuple[str, str] | None:
             return f"the attribute `{attribute}` is not allowed", f"only loops have some: {known}"
         case nodes.Filter(name=name) if name not in _FILTERS:
             return f"no filter is named `{name}`", f"filters: {', '.join(sorted(_FILTERS))}"
-        case nodes.Const(value=str() as text) if set(text) & set(MARKS):
+        case nodes.Const(value=str() as text) if CONTROL.search(text):
             return "a text with a control character", "write visible characters"
         case nodes.Const(value=float() as number) if not isfinite(number):
             return "a number that is not finite", "no size needs more than 1e308"

@@ -16,13 +16,13 @@ import jinja2
 from jinja2 import meta, nodes
 from jinja2.exceptions import TemplateSyntaxError
 
+from tuner.model.bounds import CONTROL
 from tuner.model.config import Derived, SearchSpace
 from tuner.model.errors import ExpressionError, TemplateError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, KernelSpec
 from tuner.space.sandbox import (
     MARK,
-    MARKS,
     MAX_DEPTH,
     MAX_OUTPUT,
     Instrumented,
@@ -233,7 +233,7 @@ class Template:
         used = {one.name: one.expression for one in derived if one.name in self.uses}
         names = {**names, **{name: one.evaluate(names) for name, one in used.items()}}
         for name, value in names.items():
-            if isinstance(value, str) and set(value) & set(MARKS):
+            if isinstance(value, str) and CONTROL.search(value):
                 raise TemplateError(f"the value of `{name}` has a control character")
         try:
             marked = self._compiled.render(names)
@@ -281,10 +281,9 @@ def map_errors(text: str, rendered: Rendered, path: Path, *, unit: str) -> str:
 
 def _parse(whole: Whole) -> nodes.Template:
     text = whole.text
-    for character in MARKS:
-        if character in text:
-            line = text.count("\n", 0, text.index(character)) + 1
-            raise whole.error("a control character", line, "delete it")
+    if hidden := CONTROL.search(text):
+        line = text.count("\n", 0, hidden.start()) + 1
+        raise whole.error(f"a control character, {hidden[0]!a}", line, "delete it")
     if len(text) > MAX_OUTPUT:
         raise TemplateError(f"{len(text)} characters, over {MAX_OUTPUT}", path=whole.path)
     try:

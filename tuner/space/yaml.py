@@ -21,6 +21,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionStartEvent, Event
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from tuner.model.bounds import CONTROL
 from tuner.model.errors import InputError, SpaceError
 from tuner.process.files import read_regular
 
@@ -219,6 +220,7 @@ class _Reader:
             key, value = pairs.popleft()
             if not isinstance(key, ScalarNode):
                 self.fail("this key is not a name", key, "write `name: value`")
+            self.require_visible(key)
             name = str(key.value)
             here = (*location, name)
             if name == "<<":
@@ -245,6 +247,7 @@ class _Reader:
         if isinstance(node, MappingNode):
             return self.mapping(node, location)
         if isinstance(node, ScalarNode):
+            self.require_visible(node)
             return self.resolve(node) if is_plain else str(node.value)
         assert isinstance(node, SequenceNode)
         items: deque[_Piece] = deque((item, None) for item in node.value)
@@ -255,6 +258,12 @@ class _Reader:
                 item = _join_pieces(item, items)
             result.append(self.value(item, (*location, len(result)), item))
         return result
+
+    def require_visible(self, node: ScalarNode) -> None:
+        """Refuse what only an escape in quotes can write."""
+        if hidden := CONTROL.search(node.value):
+            message = f"a text with the control character {hidden[0]!a}"
+            self.fail(message, node, "write visible characters")
 
     def resolve(self, node: ScalarNode) -> Data:
         text = str(node.value)

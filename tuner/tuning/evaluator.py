@@ -473,10 +473,7 @@ class Candidates:
 
 
 def evaluator_of(
-    plan: Plan,
-    compiler: Compiler,
-    device: Device,
-    kept_bits: Mapping[Workload, str] | None = None,
+    plan: Plan, compiler: Compiler, device: Device, kept_bits: Mapping[Workload, str] | None = None
 ) -> Evaluator:
     candidate = Candidate(plan.candidate, plan.space, plan.template)
     kept = {} if kept_bits is None else kept_bits

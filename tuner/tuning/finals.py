@@ -33,6 +33,8 @@ from tuner.tuning.verification import COMPARE
 FEWEST_COMPARED = 2
 # A CPU's times say nothing of a GPU's: enough to see what is wrong once it is timed beside others.
 ROUNDS_ON_CPU = 12
+# How often a comparison may fail where nobody fails alone.
+MOST_UNEXPLAINED = 3
 
 
 class FinalsPeers:
@@ -242,6 +244,7 @@ class Finals:
         for known in self._session.comparisons():
             if variants and known.workload == workload and set(variants) <= set(known.finalists):
                 return _of_some(known, variants, known.peers)
+        again = MOST_UNEXPLAINED
         while variants:
             try:
                 comparison, faults = self._time_interleaved(workload, variants)
@@ -249,6 +252,17 @@ class Finals:
                 if len(variants) == 1:
                     raise
                 variants = variants[: len(variants) // 2]
+                continue
+            except (ClusterLost, DeviceLost):
+                raise
+            except (DeviceError, KernelError) as error:
+                guilty = self._find_guilty(workload, variants, error)
+                again -= not guilty
+                if not again:
+                    raise
+                for one, why in guilty.items():
+                    self._verification.fail(COMPARE, workload, one, why)
+                variants = [one for one in variants if one not in guilty]
                 continue
             for one, fault in zip(comparison.finalists, faults, strict=False):
                 if fault:
@@ -262,6 +276,33 @@ class Finals:
                 self._session.record_comparison(comparison)
                 return comparison
         return None
+
+    def _find_guilty(
+        self, workload: Workload, variants: Sequence[Variant], error: Exception
+    ) -> dict[Variant, str]:
+        """Compare each finalist with the baseline alone; tell beside whom something fails again.
+
+        Raises `error` where the baseline itself fails, with nobody beside it.
+        """
+        rounds = ROUNDS_ON_CPU if self._device.info.on_cpu else self._plan.config.comparison_rounds
+        baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
+
+        def failure(*others: Program) -> str:
+            try:
+                found = self._device.compare([baseline, *others], rounds=rounds).faults
+            except (ClusterLost, DeviceLost):
+                raise
+            except DeviceError as failed:
+                return failed.message
+            return f"the baseline is wrong beside it: {found[0]}" if found and found[0] else ""
+
+        if failure():
+            raise error
+        programs = (
+            self._candidates.evaluator(v.candidate).program(workload, v.config) for v in variants
+        )
+        found = zip(variants, map(failure, programs), strict=True)
+        return {one: why for one, why in found if why}
 
     def _time_interleaved(
         self, workload: Workload, variants: list[Variant]

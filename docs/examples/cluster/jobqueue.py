@@ -3,10 +3,9 @@
     python jobqueue.py 4 kernels/rmsnorm.cu --trials 200        (pip install dask-jobqueue)
 
 Four jobs of one node each: every one that begins joins the run, and one that Slurm ends costs the
-trials that it was at. All behind the number goes to `tune`. Needed, readable by you alone:
-$TUNE_CLUSTER_TOKEN, in the environment that Slurm passes on, and in $TUNE_TLS a folder with ca.pem,
-cert.pem and key.pem; without it nothing is encrypted. PBS, LSF and others have such clusters and
-jobs in dask-jobqueue too.
+trials that it was at. All behind the number goes to `tune`. $TUNE_TLS, in the environment that
+Slurm passes on, names the cluster's file of certificate and key, readable by you alone
+(docs/clusters.md). PBS, LSF and others have such clusters and jobs in dask-jobqueue too.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ ASKED = {
 }
 DEVICE = os.environ.get("TUNE_DEVICE", "auto")
 TLS = os.environ.get("TUNE_TLS", "")
-CA, CERT, KEY = (f"{TLS}/{name}.pem" for name in ("ca", "cert", "key"))
-TLS_WORDS = ["--tls-ca", CA, "--tls-cert", CERT, "--tls-key", KEY] if TLS else []
+TLS_WORDS = ["--tls-ca", TLS, "--tls-cert", TLS]
 
 
 class TuneJob(SLURMJob):
@@ -43,14 +41,11 @@ class TuneJob(SLURMJob):
         self._command_template = shlex.join([*words, *TLS_WORDS])
 
 
-def security() -> dict[str, Any]:
-    """Have the scheduler show the certificate, and take no other authority's."""
-    if not TLS:
-        return {}
-    files, ends = {"cert": CERT, "key": KEY}, ("client", "scheduler", "worker")
-    shown = {f"tls_{end}_{what}": file for end in ends for what, file in files.items()}
-    encrypted = Security(tls_ca_file=CA, require_encryption=True, **shown)
-    return {"security": encrypted, "protocol": "tls://"}
+def security() -> Security:
+    """Have the scheduler show the certificate, and take no other."""
+    ends = ("client", "scheduler", "worker")
+    shown = {f"tls_{end}_{what}": TLS for end in ends for what in ("cert", "key")}
+    return Security(tls_ca_file=TLS, require_encryption=True, **shown)
 
 
 def main(jobs: int, words: list[str]) -> int:
@@ -61,8 +56,9 @@ def main(jobs: int, words: list[str]) -> int:
         processes=1,
         log_directory="slurm-logs",
         scheduler_options={"dashboard": False},
+        security=security(),
+        protocol="tls://",
         **ASKED,
-        **security(),
     ) as cluster:
         cluster.scale(jobs=jobs)
         run = [sys.executable, "-m", "tuner", *words, "--cluster", cluster.scheduler_address]
@@ -73,6 +69,6 @@ def main(jobs: int, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3 or not sys.argv[1].isdecimal():
+    if len(sys.argv) < 3 or not sys.argv[1].isdecimal() or not TLS:
         raise SystemExit(__doc__)
     raise SystemExit(main(int(sys.argv[1]), sys.argv[2:]))

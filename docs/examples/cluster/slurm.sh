@@ -5,26 +5,21 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --time=04:00:00
 # Tune a kernel on the GPUs of four nodes: sbatch slurm.sh kernels/rmsnorm.cu --trials 200
-# Everything after the script's name goes to `tune`. Needed, readable by you alone:
-#   $TUNE_CLUSTER_TOKEN   the token, in the environment that sbatch passes on
-#   $TUNE_TLS             a folder with ca.pem, cert.pem and key.pem; without it nothing is encrypted
+# Everything after the script's name goes to `tune`. $TUNE_TLS, in the environment that sbatch passes
+# on, names the cluster's file of certificate and key, readable by you alone (docs/clusters.md).
 set -euo pipefail
 
 port=${TUNE_PORT:-$((20000 + SLURM_JOB_ID % 10000))}
 python=${TUNE_PYTHON:-python}
 device=${TUNE_DEVICE:-auto}
 session=sessions/slurm-${SLURM_JOB_ID:?is not set: start this with sbatch}
-
-protocol=tcp scheduler=() tls=()
-if [[ -n ${TUNE_TLS-} ]]; then
-  protocol=tls
-  scheduler=(--tls-ca-file "$TUNE_TLS/ca.pem" --tls-cert "$TUNE_TLS/cert.pem" --tls-key "$TUNE_TLS/key.pem")
-  tls=(--tls-ca "$TUNE_TLS/ca.pem" --tls-cert "$TUNE_TLS/cert.pem" --tls-key "$TUNE_TLS/key.pem")
-fi
-address=$protocol://$(hostname):$port
+pem=${TUNE_TLS:?is not set: name the file of certificate and key}
+tls=(--tls-ca "$pem" --tls-cert "$pem")
+address=tls://$(hostname):$port
 
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-"$python" -m distributed.cli.dask_scheduler --protocol "$protocol" --port "$port" --no-dashboard "${scheduler[@]}" &
+"$python" -m distributed.cli.dask_scheduler --protocol tls --port "$port" --no-dashboard \
+  --tls-ca-file "$pem" --tls-cert "$pem" --tls-key "$pem" &
 pid=$!
 # Workers find out by themselves when the scheduler answers no more; before that they need one.
 until (exec 3<>"/dev/tcp/$(hostname)/$port") 2>/dev/null; do

@@ -40,6 +40,10 @@ from tuner.compiler.includes import header_digest, include_digest, refused_inclu
         ("#define HAS __has_include\n", 1, "of a macro"),
         ('#if P(__has_,include)("/etc/passwd")\n', 1, "a text in #if"),
         ('#pragma GCC dependency "/etc/passwd"\n', 1, "`#pragma GCC dependency`"),
+        ('_Pragma("GCC dependency \\"/etc/passwd\\"")\n', 1, "`_Pragma` of GCC dependency"),
+        ('_Prag\\\nma ( L"include_alias(a, b)")\n', 1, "`_Pragma` of include_alias"),
+        ("\n#define P _Pragma\n", 2, "_Pragma of a macro"),
+        ('_Pragma(R"(GCC dependency)")\n', 1, "_Pragma of a macro"),
         ("#" + "/**/" * 40 + "x\n", 1, "a comment after #"),
         ('/* // */ #include "/etc/passwd"\n', 1, "absolute path"),
         ('#if 0\n\' /*\n#endif\n#include "/etc/passwd"\n', 4, "absolute path"),
@@ -76,6 +80,7 @@ def test_refuses_what_may_reach_outside_with_its_line(source, line, words):
         '#line 12 "generated.cu"\n#line 12\n',
         "#if A < 1 && B > 2 // \n#endif\n",
         "#pragma unroll\n",
+        '_Pragma("unroll 4") _Pragma(STR(unroll N))\n',
     ],
 )
 def test_lets_harmless_sources_through(source):

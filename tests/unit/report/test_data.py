@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -171,7 +172,8 @@ def test_a_session_without_an_agent_has_no_rounds(finished):
     assert not data.several
 
 
-def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
+def test_checks_the_mutation_score_and_what_is_declared_are_read(finished, monkeypatch):
+    monkeypatch.setattr("tuner.report.data._TELLS_HOST", re.compile("__global__"))
     score = {
         "kernel": "scale",
         "subject": "baseline",
@@ -198,6 +200,7 @@ def test_checks_the_mutation_score_and_what_is_declared_are_read(finished):
     assert data.declared is not None
     assert data.declared.edge_cases == (Workload.of({"T": 7}),)
     assert data.declared.varying == ("x",)
+    assert data.declared.asking == ("scale.cu", "template initial")
 
 
 def test_a_damaged_mutation_score_is_named(finished):

@@ -10,7 +10,7 @@ from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
-from tuner.model.errors import DeviceError, OutOfMemory
+from tuner.model.errors import DeviceError, KernelError, OutOfMemory
 from tuner.model.kernel import Workload
 from tuner.model.statistics import LEAST_US
 from tuner.model.trial import INITIAL, Measurement, Status, Trial, Variant, fastest
@@ -422,6 +422,34 @@ def test_where_all_that_are_near_fail_those_behind_are_compared(run):
     _, _, comparisons = run(BestIsWrong(), (), "wrong")
     assert all(blocks_of(comparisons)), "each workload has finalists"
     assert not wrong & {block for found in blocks_of(comparisons) for block in found}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_finalist_beside_whom_the_baseline_fails_is_out(run, raises):
+    class Harming(Misleading):
+        """Has a config that spoils what others leave, or ends the process of all."""
+
+        def compare(self, programs, *, rounds):
+            found = super().compare(programs, rounds=rounds)
+            harmed = any(one.launches[0].block[0] in harmful for one in programs[1:])
+            if harmed and raises:
+                raise DeviceError("a verified program failed when timed again: launch")
+            return replace(found, faults=("out[0] is 0" if harmed else "", *programs[1:0]))
+
+    _, _, comparisons = run(Misleading(), (), "right")
+    harmful = {blocks_of(comparisons)[0][0]}
+    _, _, comparisons = run(Harming(), (), "harmed")
+    assert all(blocks_of(comparisons)), "each workload has finalists"
+    assert not harmful & {block for found in blocks_of(comparisons) for block in found}
+
+
+def test_a_baseline_that_is_wrong_alone_ends_the_run(run):
+    class Wrong(Misleading):
+        def compare(self, programs, *, rounds):
+            return replace(super().compare(programs, rounds=rounds), faults=("out[0] is 0",))
+
+    with pytest.raises(KernelError, match=r"the baseline is wrong on N=.*: out"):
+        run(Wrong(), ())
 
 
 def test_what_is_worth_comparing():

@@ -266,6 +266,7 @@ class CudaRunner(ChildRunner):
         judge: Judge,
     ) -> Measurement:
         self._timed_by = policy
+        judge = self._beside_a_still_worker(judge, program)
         measurement: Measurement = self.ask_and_judge(
             *(judge, 1, "time", program, policy, incumbent_us, patch),
             timeout_s=_limit_s(TIMING_TIMEOUT_S, program),
@@ -276,6 +277,19 @@ class CudaRunner(ChildRunner):
         while not ratios or (suspicious(ratios) and len(ratios) < SECOND_LOOKS):
             ratios.append(self._ratio_by_our_clock(measurement))
         return replace(measurement, wall_ratio=max(measurement.wall_ratio or 0.0, min(ratios)))
+
+    def _beside_a_still_worker(self, judge: Judge, *programs: Program) -> Judge:
+        """Have the worker stand still while kernels in Python are judged: it has their threads."""
+
+        def judge_then_go_on(index: int, variant: int, repeats: bool) -> None:
+            worker = self._live_worker()
+            worker.stop()
+            try:
+                judge(index, variant, repeats)
+            finally:
+                worker.go_on()
+
+        return judge_then_go_on if any(program.is_call for program in programs) else judge
 
     def _ratio_by_our_clock(self, measurement: Measurement) -> float:
         """Compare replays of what was timed with its times, which a kernel may have made up."""
@@ -297,6 +311,7 @@ class CudaRunner(ChildRunner):
     ) -> Rows:
         self._timed_by = FINALS
         timeout_s = _limit_s(TIMING_TIMEOUT_S * 4 + _rounds_limit_s(programs, rounds), *programs)
+        judge = judge and self._beside_a_still_worker(judge, *programs)
         try:
             rows: Sequence[Sequence[float]] = self.ask_and_judge(
                 *(judge, len(programs), "compare", programs, FINALS, rounds, patch),

@@ -379,11 +379,7 @@ class Replays:
             return times, call(driver.cuEventElapsedTime, first, events[-1]) * 1e-3
 
     def rounds(
-        self,
-        graphs: Sequence[Graph],
-        launchers: Sequence[Issuer],
-        empty: Graph | None,
-        count: int,
+        self, graphs: Sequence[Graph], launchers: Sequence[Issuer], empty: Graph | None, count: int
     ) -> tuple[list[list[float]], float]:
         """Replay all graphs in each round, in an order drawn for it; times per call, and seconds.
 

@@ -22,12 +22,13 @@ from tuner.model.kernel import Dim3, KernelSpec, Launch, Workload
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Correctness, Measurement, Resources, Status
-from tuner.process.files import atomic_write, read_regular
+from tuner.process.files import atomic_write, parse_json, read_regular
 
 VERSION = 2
 # A hundred times what the recording of a search of 10,000 configs takes.
 MAX_BYTES = 256 << 20
 SUFFIX = ".json.xz"
+_XZ = b"\xfd7zXZ\0"
 # Times are kept as whole multiples of this: 0.1 ns, far below the noise of any measurement.
 TICK_US = 1e-4
 
@@ -38,7 +39,7 @@ Ticks = Annotated[int, Field(gt=0)]
 class Kept(BaseModel):
     """A part of our own files, closed to keys that it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RecordedProgram(Kept):
@@ -175,7 +176,7 @@ def peer_key(name: str) -> str:
 def load_recording(path: Path) -> Recording:
     """Read a recording; raise `DeviceError` where the file is missing, damaged or newer."""
     try:
-        content: Any = json.loads(_unpack_file(path))
+        content: Any = parse_json(_unpack_file(path).decode())
     except FileNotFoundError as error:
         raise DeviceError(
             "there is no such recording", path=path, remedy="`tune devices` lists those there are"
@@ -208,8 +209,11 @@ def load_recording(path: Path) -> Recording:
 
 def _unpack_file(path: Path) -> bytes:
     # xz packs 1 MB of zeros into 150 bytes: a stranger's file could fill the memory.
+    packed = read_regular(path, MAX_BYTES)
+    if not packed or not packed.startswith(_XZ[: len(packed)]):
+        raise ValueError("it is not compressed with xz" if packed else "it is empty")
     unpacker = lzma.LZMADecompressor(memlimit=MAX_BYTES)
-    content = unpacker.decompress(read_regular(path, MAX_BYTES), MAX_BYTES + 1)
+    content = unpacker.decompress(packed, MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"over {MAX_BYTES} bytes when unpacked")
     if not unpacker.eof:

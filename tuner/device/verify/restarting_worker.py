@@ -136,6 +136,10 @@ class RestartingWorker(ABC, Generic[_W]):
                 self._drop_worker()  # nothing ran in it: the next program is not to blame
         self._attached, self._arena = False, None
 
+    def start_afresh(self) -> None:
+        """End the process: whatever a program did to it is gone when the next one runs."""
+        self._drop_worker()
+
     def close(self) -> None:
         """End the process, with it whatever runs; what another thread asks for then fails."""
         self._closed = True

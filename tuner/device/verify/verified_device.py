@@ -137,17 +137,19 @@ class VerifiedDevice(Device):
         Each stretch has new inputs, and the output of each program's last call in it is judged;
         where they have no variants, that of calls on other inputs in the end. Where inputs decide
         how much there is to do, a row is the mean of a stretch, there are half as many, and one in
-        four is judged.
+        four is judged. One program alone runs in a fresh process: nobody else is to blame there.
         """
         workload = programs[0].workload
+        if len(programs) == 1:
+            self._runner.start_afresh()
 
         def attempt() -> ComparisonRounds:
             cut = draws_in if self._draws_each_row else stretches_of
             rows, faults, varied = self._time_alternately(programs, cut(rounds), again=True)
             around = self._spec.surroundings_of(workload)
             traffic = 0 if around else self._spec.min_bytes.integer(workload.values)
-            for index, times_us in enumerate(zip(*rows, strict=True)):
-                too_fast = self.info.is_too_fast(median(times_us), traffic, hot=self.info.on_cpu)
+            for index, us in enumerate(map(median, zip(*rows, strict=True))):
+                too_fast = self.info.is_too_fast(us, traffic, hot=self.info.on_cpu)
                 if too_fast and not programs[index].peer:
                     faults.setdefault(index, TOO_FAST)
             with spent_on(TIMING):
@@ -264,7 +266,7 @@ class VerifiedDevice(Device):
                 f"not enough memory for {workload}: {error}",
                 workload.key,
                 remedy="leave the workload out, or free the memory: checking it takes its "
-                "arguments twice and float64 copies of them",
+                "arguments up to three times and float64 copies of them",
             ) from error
 
     def _run(

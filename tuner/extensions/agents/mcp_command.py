@@ -54,8 +54,7 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
     It is spoken on standard input and output. An editor or a coding agent starts this; KERNEL.cu
     and the options are what its `start` takes where it names nothing else.
     """
-    from rich.console import Console
-
+    from tuner.cli.console import Console
     from tuner.cli.view import PlainView
 
     try:
@@ -84,7 +83,7 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
         say=lambda text: click.echo(text, err=True),
     )
     defaults = Defaults(root, values["source"], settings, run_options, values["resume"])
-    view = PlainView(Console(stderr=True, highlight=False, width=140))
+    view = PlainView(Console(stderr=True, width=140))
     code = serve(SessionRunner(root, partial(run_session, defaults), view), wait_s=wait)
     if code:
         raise Exit(code)

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from tuner.analysis.base import METRICS
 from tuner.extensions.agents.base import AgentAnswer, Briefing
+from tuner.model.bounds import CONTROL
 from tuner.model.errors import ReplyError
 from tuner.session.events import Expectation, Idea
 
@@ -177,8 +178,6 @@ MOST_EXPECTATIONS = 12
 
 # Models that reason in their text put it before the reply.
 _REASONING_ENDS = "</think>"
-# A terminal would take them for commands.
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def _visible(text: str) -> str:

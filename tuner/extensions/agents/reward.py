@@ -187,10 +187,11 @@ class Scorer:
             self._baseline.verify_baseline(workload)  # raises where the device is to blame
             raise RefusedError(str(error)) from error
         if compared.faults and compared.faults[0]:
-            raise KernelError(
-                f"the baseline is wrong on {workload} once it has been timed: {compared.faults[0]}",
-                path=self._plan.spec.source,
-            )
+            alone = self._device.compare(programs[:1], rounds=self._effort.rounds).faults
+            told = f"the baseline is wrong on {workload} once it has been timed"
+            if alone and alone[0]:
+                raise KernelError(f"{told}: {alone[0]}", path=self._plan.spec.source)
+            raise RefusedError(f"{told} beside it, and right alone: {compared.faults[0]}")
         if compared.faults and compared.faults[1]:
             raise RefusedError(f"wrong once it has been timed, on {workload}: {compared.faults[1]}")
         return median(baseline_us / own_us for baseline_us, own_us in compared.times_us)

@@ -7,27 +7,22 @@ apart.
 
 from __future__ import annotations
 
-import mmap
 import os
 import resource
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tuner.device.base import Program
 from tuner.device.callables import Modules, Originals, blamed_on_call, checked_results
-from tuner.device.encoding import torch_name
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot
+from tuner.device.encoding import Array, torch_name
+from tuner.device.layout import Arena, Layout, Slot
 from tuner.device.reference import PeerError, ran_out
-from tuner.extensions.cpu.memory import VariedInputs
+from tuner.extensions.cpu.memory import RunMemory, map_arena
 from tuner.extensions.cpu.triton_interpreter import mend_interpreter
 from tuner.model.errors import WorkerError
 from tuner.model.statistics import LEAST_US
@@ -42,15 +37,13 @@ MEMORY_SHARE = 0.75
 # Empty answers before the first call, and what a call's may take longer than the quickest of them.
 ANSWERS, CLOCK_MARGIN_US = 20, 100.0
 
-Bytes = npt.NDArray[np.uint8]
-
 
 class CallableWorker:
     """Call kernels in Python in processes of their own; as `HostWorker`, for `HostRunner`.
 
-    The baseline has one that no config's code runs in, and each stands still while the other runs.
-    What calls find is written from here, what they leave is taken once the answer is there, and
-    our clock is beside theirs: what a kernel changes in its process changes none of that.
+    The baseline has one that no config's code runs in, and each stands still between its calls.
+    What they find is written from here, what they leave is taken when they stand still, and our
+    clock is beside theirs: what a kernel changes in its process changes none of that.
 
     Raises `ChildDiedError` or `ChildTimeoutError` where a kernel ends or blocks its process, and
     `PeerError` for what it raises. `available_bytes` says how much memory is free, None where
@@ -70,48 +63,32 @@ class CallableWorker:
         self._call_timeout_s, self._available_bytes = call_timeout_s, available_bytes
         self._opened = (source, dict(operators))
         self._arena: Arena | None = None
-        self._memory = np.empty(0, np.uint8)
-        self._compared: frozenset[str] = frozenset()
-        self._restored: list[tuple[Slot, Bytes]] = []
-        self._inputs = VariedInputs(self._memory, UNCHANGED)
+        self._memory: RunMemory | None = None
         # By whether it is the baseline's.
         self._processes = {True: _Process(*self._opened)}
         self._called: set[str] = set()
-        # The text of the program that ran last, by its key.
-        self._last = ""
 
     def attach(self, arena: Arena, compared: frozenset[str] = frozenset()) -> None:
         """Map the memory; the processes do when they are asked to call."""
-        self._arena, self._compared = arena, compared
         try:
-            self._memory = np.frombuffer(_map(arena), np.uint8)
+            data = map_arena(arena)
         except FileNotFoundError as error:
             raise WorkerError("the process that verifies results ended") from error
+        self._arena, self._memory = arena, RunMemory(arena.layout, compared, data, data, data)
 
     def detach(self) -> None:
-        self._arena, self._memory = None, np.empty(0, np.uint8)
+        self._arena = self._memory = None
         for process in self._processes.values():
             process.go_on()
             process.call("detach", timeout_s=ASK_S)
             process.arena = None
+            process.stop()
 
-    def take(self) -> list[bytes]:
-        return [self._bytes(slot).tobytes() for slot in self._written]
-
-    def put(self, taken: Sequence[bytes], variant: int) -> None:
-        """Put back what was taken, and this variant of the inputs, to be judged."""
-        self._inputs.take(variant)
-        for slot, content in zip(self._written, taken, strict=True):
-            self._bytes(slot)[:] = np.frombuffer(content, np.uint8)
-
-    def show(self) -> None:
-        """Do nothing: what it calls writes into what the verifier sees."""
-
-    def renew(self, patch: Patch) -> None:
-        """Take what the memory holds for what calls find there, but for outputs and the patch."""
-        self._inputs, self._last = VariedInputs(self._memory, patch), ""
-        slots = self._layout.with_role("inout")
-        self._restored = [(slot, self._bytes(slot).copy()) for slot in slots]
+    @property
+    def memory(self) -> RunMemory:
+        """What calls find and leave, from `attach` on; `renew` it before the first."""
+        assert self._memory is not None
+        return self._memory
 
     def keep_only(self, *programs: Program) -> None:
         """Keep all: a module takes little."""
@@ -127,53 +104,31 @@ class CallableWorker:
         process, key = self._process(program), program.text_key
         timeout_s = self._call_timeout_s + (0.0 if key in self._called else FIRST_CALL_S)
         self._called.add(key)
-        process.call("make_ready", program, timeout_s=timeout_s)
-        for slot in self._layout.spoiled:
-            self._bytes(slot)[:] = fill
-        for slot in self._layout.zeroed if key != self._last else ():
-            self._bytes(slot)[:] = 0  # which the last one may not have left
-        for slot, content in self._restored:
-            self._bytes(slot)[:] = content
-        self._last = key
-        self._inputs.take(variant)
-        time_us, digest = process.go(timeout_s), 0
-        for slot in self._layout.with_role("output"):
-            if slot.name in self._compared:
-                digest = zlib.crc32(self._bytes(slot).data, digest)
-        return time_us, digest
+        try:
+            process.call("make_ready", program, timeout_s=timeout_s)
+            self.memory.prepare(key, fill, variant)
+            time_us = process.go(timeout_s)
+        finally:
+            process.stop()
+        return time_us, self.memory.digest()
 
     def kill(self) -> None:
         for process in self._processes.values():
             process.kill()
 
     def _process(self, program: Program) -> _Process:
-        """Make the process of a program the one that runs, with the memory mapped."""
+        """Wake the process of a program, with the memory mapped."""
         mine = program.config is None
         if mine not in self._processes:
             self._processes[mine] = _Process(*self._opened)
-        for key, process in self._processes.items():
-            if key != mine:
-                process.stop()
-        process, arena = self._processes[mine], self._arena
+        process = self._processes[mine]
         process.go_on()
-        if arena is not None and process.arena is not arena:
+        if process.arena is not self._arena:
             available = self._available_bytes()
             most_bytes = None if available is None else int(available * MEMORY_SHARE)
-            process.call("attach", arena, most_bytes, timeout_s=ASK_S)
-            process.arena = arena
+            process.call("attach", self._arena, most_bytes, timeout_s=ASK_S)
+            process.arena = self._arena
         return process
-
-    def _bytes(self, slot: Slot) -> Bytes:
-        return self._memory[slot.offset : slot.offset + slot.size_bytes]
-
-    @property
-    def _written(self) -> tuple[Slot, ...]:
-        return self._layout.with_role("output", "scratch", "inout")
-
-    @property
-    def _layout(self) -> Layout:
-        assert self._arena is not None
-        return self._arena.layout
 
 
 class _Process(Child):
@@ -185,6 +140,12 @@ class _Process(Child):
         self._answer_us = 0.0
         # While nothing but our own code has run there.
         self._answer_us = min(self.go(ASK_S) for _ in range(ANSWERS)) + CLOCK_MARGIN_US
+
+    def stop(self) -> None:
+        """Have it stand still, all of its threads, before this returns."""
+        super().stop()
+        with suppress(ChildProcessError):  # it has ended
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def go(self, timeout_s: float) -> float:
         """Have it call what is ready; return microseconds by its clock, no fewer than by ours.
@@ -215,8 +176,7 @@ class CallRunner:
         self._operators = dict(operators)
         self._modules, self._clock = Modules(source), Originals(time, "perf_counter")
         self._untimed = False
-        self._memory: mmap.mmap | None = None
-        self._layout: Layout | None = None
+        self._mapped: tuple[Array, Layout] | None = None
         self._ready: Callable[[], None] | None = None
         self._most_bytes: int | None = None
 
@@ -226,11 +186,11 @@ class CallRunner:
         self._most_bytes = most_bytes
         if most_bytes is not None:
             limit_growth(most_bytes)
-        self._memory, self._layout = _map(arena), arena.layout
+        self._mapped = map_arena(arena), arena.layout
 
     def detach(self) -> None:
         # Whoever holds a tensor still keeps the memory mapped.
-        self._memory = self._layout = self._ready = None
+        self._mapped = self._ready = None
 
     def make_ready(self, program: Program) -> None:
         """Make what `go` calls: the function of a program with tensors over the arrays."""
@@ -243,9 +203,8 @@ class CallRunner:
                 choose_first_config(import_module("triton.runtime.autotuner").Autotuner)
                 mend_interpreter()
             self._untimed = True
-        memory, layout = self._memory, self._layout
-        assert memory is not None
-        assert layout is not None
+        assert self._mapped is not None
+        memory, layout = self._mapped
         # Anew for each call: one may resize them in place, and the next is another config's.
         tensors = {slot.name: _tensor(torch, memory, slot) for slot in layout.slots}
         given, axes = dict(tensors), dict(program.workload.values)
@@ -286,15 +245,6 @@ class CallRunner:
             raise
 
 
-def _map(arena: Arena) -> mmap.mmap:
-    assert arena.host_name is not None
-    descriptor = os.open(arena.host_name, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(descriptor, arena.layout.total_bytes)
-    finally:
-        os.close(descriptor)
-
-
 def limit_growth(most_bytes: int) -> None:
     """Let this process take so much memory beyond what it has; more is refused, and kills nobody.
 
@@ -326,7 +276,7 @@ def _not_looked_up(tuner: Any, key: Any, configs: Any, choose: Callable[[], obje
     return False
 
 
-def _tensor(torch: Any, memory: mmap.mmap, slot: Slot) -> Any:
+def _tensor(torch: Any, memory: Array, slot: Slot) -> Any:
     """Make a tensor over an array, whose storage ends where the array does."""
     dtype = getattr(torch, torch_name(slot.dtype))
     raw = torch.frombuffer(memory, dtype=torch.uint8, offset=slot.offset, count=slot.size_bytes)

@@ -142,7 +142,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             worker = self._renewed_beside_others(program)
             for one in (*_some_orders(CHECK_CALLS), order):
                 worker.run(program, one, fill_byte(nan=nan))
-            worker.show()
+            worker.memory.show()
         return ""
 
     def time(
@@ -178,7 +178,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
             worker = self._renewed_beside_others(program)
             for order in (*_some_orders(RERUN_CALLS), draw_order()):
                 worker.run(program, order, fill_byte())
-            worker.show()
+            worker.memory.show()
 
     def compare(
         self, programs: Sequence[Program], rounds: int, patch: Patch, judge: Judge | None
@@ -206,13 +206,13 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         """Renew the memory for one that takes turns with others: each keeps its process."""
         worker = self._ready_worker()
         worker.keep_latest(program)
-        worker.renew(UNCHANGED)
+        worker.memory.renew(UNCHANGED)
         return worker
 
     def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker | CallableWorker:
         worker = self._ready_worker()
         worker.keep_only(*programs)
-        worker.renew(patch)
+        worker.memory.renew(patch)
         return worker
 
     def _start(self) -> HostWorker | CallableWorker:
@@ -263,11 +263,12 @@ class _Calls:
         variant = planned.variant if planned else self._sampled.draw()
         time_us, digest = worker.run(program, draw_order(), fill_byte(), variant)
         # After every call, or the pause would tell which is judged.
-        taken = worker.take()
+        taken = worker.memory.take()
         if self.repeats:
-            self.repeats = self._digests.setdefault(variant, digest) == digest
             if planned and planned.place is not None:
                 self._sampled.kept[planned.place] = variant, taken
+            known = self._digests.setdefault(variant, digest)
+            self.repeats = known == digest and worker.memory.intact()
             if not self.repeats:  # it stays, to be judged
                 self._sampled.kept = {0: (variant, taken)}
         return time_us
@@ -276,7 +277,7 @@ class _Calls:
         self, worker: HostWorker | CallableWorker, judge: Callable[[int, bool], None]
     ) -> None:
         for variant, written in self._sampled.kept.values():
-            worker.put(written, variant)
+            worker.memory.put(written, variant)
             judge(variant, self.repeats)
 
 

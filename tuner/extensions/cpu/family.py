@@ -68,10 +68,7 @@ HOST = HostFamily()
 
 
 def sanitized_host(
-    spec: KernelSpec,
-    operators: Mapping[str, str],
-    environment: Mapping[str, str],
-    stack: ExitStack,
+    spec: KernelSpec, operators: Mapping[str, str], environment: Mapping[str, str], stack: ExitStack
 ) -> tuple[HostCompiler, HostDevice]:
     """Open a device with `preload(SANITIZERS)`, and its compiler; the stack closes both."""
     compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())

@@ -118,10 +118,10 @@ class Probe:
         for name, span in spans.items():
             data[span] = contents[name].view(np.uint8)
         self._worker.attach(arena)
-        self._worker.renew(UNCHANGED)
+        self._worker.memory.renew(UNCHANGED)
         try:
             self._worker.run(program, 0, _GUARD)
-            self._worker.show()
+            self._worker.memory.show()
         except HostRunError as error:
             raise self._beyond(error, program) or error from error
         finally:

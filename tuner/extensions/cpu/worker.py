@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tuner.device.base import Program
-from tuner.device.layout import SCALARS, Arena, Layout, Patch
+from tuner.device.layout import SCALARS, Arena, Layout
 from tuner.extensions.cpu.child import (
     AttachRequest,
     DetachRequest,
@@ -138,24 +138,14 @@ class HostWorker(ChildProcess):
             self._memory.close()
         self._memory = None
 
-    def take(self) -> list[bytes]:
-        """Copy all that a program can write, out of the reach of others."""
-        return self._mapped.take()
-
-    def show(self) -> None:
-        """Let the verifier see what the last run left."""
-        self._mapped.show()
-
-    def put(self, taken: Sequence[bytes], variant: int) -> None:
-        """Let the verifier see what was taken, and this variant of the inputs."""
-        self._mapped.put(taken, variant)
-
-    def renew(self, patch: Patch) -> None:
-        """Take what the arena holds for what runs find there, but for outputs and the patch."""
-        self._mapped.renew(patch)
+    @property
+    def memory(self) -> KernelMemory:
+        """What runs find and leave, from `attach` on; `renew` it before the first."""
+        assert self._memory is not None
+        return self._memory
 
     def run(self, program: Program, order: int, fill: int, variant: int = 0) -> tuple[float, int]:
-        """Run the program; return microseconds and a checksum of what may not differ.
+        """Run the program; return microseconds and a checksum of the compared outputs.
 
         The time is the server's, not the word of the process that the program runs in, less what
         an empty command takes; it is never below what that varies by, nor what it computed for.
@@ -164,17 +154,12 @@ class HostWorker(ChildProcess):
         """
         number = self._load(program)
         timeout_s = self.launch_timeout_s * len(program.launches) + _LATE_S
-        self._mapped.prepare(number, fill, variant)
+        self.memory.prepare(number, fill, variant)
         ran = self._ask(RunRequest(number, order, timeout_s), timeout_s + GRACE_S)
         self._check(program, ran)
         wall_us = ran.wall_us - self._idle.handshake_us
         computing_us = ran.computing_us - self._idle.computing_us
-        return max(wall_us, computing_us, self.noise_us), self._mapped.digest()
-
-    @property
-    def _mapped(self) -> KernelMemory:
-        assert self._memory is not None
-        return self._memory
+        return max(wall_us, computing_us, self.noise_us), self.memory.digest()
 
     def keep_only(self, *programs: Program) -> None:
         """End the processes of all other programs: they would take part in what is timed."""

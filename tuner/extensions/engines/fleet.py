@@ -268,6 +268,7 @@ def object_of(file: EngineFile, *, two: bool) -> dict[str, object]:
         "wanted": str(file.wanted),
         "found": str(file.found) if file.found else None,
         "triton": file.triton,
+        "remark": file.remark or None,
     }
 
 
@@ -283,13 +284,13 @@ def lines_of(
     wide = max(len(one.needed.layer) for one in files)
     for one in files:
         yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
-        remarks = []
+        remarks = [one.remark] if one.remark else []
         if one.state is FileState.THERE:
             if isinstance(one.needed.key, MoeKey) and not one.triton:
-                remarks = ["it does not say for which Triton"]
+                remarks.append("it does not say for which Triton")
         else:
             if one.state is FileState.STALE:
-                remarks = [f"only for Triton {one.triton}: {one.found}"]
+                remarks.append(f"only for Triton {one.triton}: {one.found}")
             if one.optional and not two:
                 remarks.append("optional (--two): it has the first product's configs")
             elif why := refusal(one.needed.key):

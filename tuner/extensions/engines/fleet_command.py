@@ -182,8 +182,7 @@ def _make(
     triton: str,
     settings: GivenSettings,
 ) -> None:
-    from rich.console import Console
-
+    from tuner.cli.console import Console
     from tuner.cli.devices_command import list_gpus
     from tuner.cli.view import make_view
     from tuner.device.select import members_of
@@ -204,7 +203,7 @@ def _make(
         stack.enter_context(interrupt_on_sigterm())
         # Not by `tune --resume`: that would go on with one shape, and write no file.
         stack.enter_context(resumed_by(tuple(sys.argv[1:])))
-        view = stack.enter_context(make_view(Console(highlight=False), quiet=False))
+        view = stack.enter_context(make_view(Console(), quiet=False))
         made = make(
             jobs,
             sessions,

@@ -66,29 +66,31 @@ class Findings:
     metavar="NAME",
     help="The GPU whose bandwidth gives the floors, or a number of GB/s; by default the trace's.",
 )
-@options.count("--top", help="Show only the N largest rows, and the sum of the others.")
+@options.count(
+    "--top", default=100, help="Show the N largest rows, 100 by default, and the sum of the others."
+)
 @options.as_json
 def command(
     trace: Path,
     shapes: Path | None,
     workloads: tuple[str, ...],
     gpu: str | None,
-    top: int | None,
+    top: int,
     as_json: bool,
 ) -> None:
     """Show each operator's share of a profiled step, and the most that tuning it can gain.
 
     TRACE is torch.profiler's JSON (.json, .json.gz) or what `nsys export --type sqlite` writes.
     """
-    from rich.console import Console
+    from tuner.cli.console import Console
 
     found = examine(trace, shapes=shapes, workloads=workloads, gpu=gpu)
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return
-    console = Console(highlight=False)
+    console = Console()
     for part in as_text(found, top, wide=console.width >= WIDE):
-        console.print(part, markup=False, soft_wrap=isinstance(part, str))
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def examine(
@@ -167,6 +169,7 @@ def as_object(found: Findings) -> dict[str, object]:
         "span_us": trace.span_us,
         "busy_us": trace.busy_us,
         "idle_share": trace.idle_share,
+        "cut": trace.cut,
         "rows": [
             {
                 "operator": row.label.operator or None,
@@ -191,7 +194,7 @@ def as_object(found: Findings) -> dict[str, object]:
     }
 
 
-def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[RenderableType]:
+def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType]:
     """Lay the findings out for a terminal; one that is not wide has no room for kernels' names.
 
     First what was profiled, then the rows, what is not known of them, and what to run.
@@ -209,7 +212,9 @@ def as_text(found: Findings, top: int | None, *, wide: bool) -> Iterator[Rendera
         f"{trace.kernel_us:,.1f} us of kernels in {trace.span_us:,.1f} us, {trace.idle_share:.1%} "
         "of it idle; shares are of the kernels' time"
     )
-    if overlap > 0.001 * trace.kernel_us:
+    if trace.cut:
+        yield f"{trace.cut:,} lasted until the next of its stream began: so long is counted of each"
+    if overlap >= 0.1:
         yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
     yield ""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -38,8 +38,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
     """
     failure: KeyboardInterrupt | TunerError | None = None
     with interrupt_on_sigterm(), stdout_kept_for_result(as_json):
-        from rich.console import Console
-
+        from tuner.cli.console import Console
         from tuner.cli.view import duration
         from tuner.extensions.scale.campaign.file import read_campaign
         from tuner.extensions.scale.campaign.run import Campaign
@@ -69,7 +68,7 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
             )
         if not dry_run:
             try:
-                console = Console(stderr=as_json, highlight=False)
+                console = Console(stderr=as_json)
                 with make_campaign_view(console) as view, resumed_by(again):
                     campaign.run(view)
             except (KeyboardInterrupt, TunerError) as error:

@@ -6,17 +6,17 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tuner.cli.console import Console, Live
 from tuner.cli.view import PHASES, duration
 from tuner.report import formatting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from tuner.model.progress import JobState, JobStatus
 
@@ -51,9 +51,7 @@ class PlainCampaignView:
             if now != before and not one.kept:
                 self._told[one.name] = now
                 seconds = time.monotonic() - self._began_s
-                self._console.print(
-                    f"{seconds:6.1f} s  {line(one)}", markup=False, highlight=False, soft_wrap=True
-                )
+                self._console.print(f"{seconds:6.1f} s  {line(one)}", soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self
@@ -69,9 +67,7 @@ class LiveCampaignView:
         self._console = console
         self._states: Sequence[JobState] = ()
         self._began_s = time.monotonic()
-        self._live = Live(
-            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
-        )
+        self._live = Live(console, self._render)
 
     def update(self, states: Sequence[JobState]) -> None:
         """Keep the states; the refreshing thread draws them."""

@@ -67,6 +67,8 @@ records = Table(
 )
 
 _COLUMNS = ("manifest", "environment", "state", "seconds")
+# Of these so many characters are shown: others may write them.
+_SHOWN_TEXTS, _SHOWN = ("id", "kernel", "state", "writer"), 200
 _AGE_S = func.extract("epoch", func.now() - sessions.c.heard)
 
 # When a writer that says nothing is taken for gone.
@@ -121,8 +123,8 @@ class SessionCopies:
         """List the sessions, the most recently updated last."""
         count = select(func.count()).where(records.c.session == sessions.c.id).scalar_subquery()
         in_use = (sessions.c.token != "") & (_AGE_S < LEASE_S)
-        named = (sessions.c.id, sessions.c.kernel, sessions.c.state, count.label("records"))
-        query = select(*named, sessions.c.heard, in_use.label("in_use"), sessions.c.writer)
+        texts = (func.left(sessions.c[name], _SHOWN).label(name) for name in _SHOWN_TEXTS)
+        query = select(*texts, count.label("records"), sessions.c.heard, in_use.label("in_use"))
         with self._database.reading() as connection:
             if connection is None:
                 return []
@@ -135,19 +137,25 @@ class SessionCopies:
         Raises `InputError` where there is none of this id, and `SessionError` where the folder
         holds a session already or the copy is not what `tune` writes.
         """
+        mine = records.c.session == name
+        texts = (*_SHOWN_TEXTS, "manifest", "environment")
+        header_bytes = func.greatest(*(func.octet_length(sessions.c[one]) for one in texts))
         with self._database.reading() as connection:
+            for what, longest in (
+                ("header", select(header_bytes).where(sessions.c.id == name)),
+                ("record", select(func.max(func.octet_length(records.c.content))).where(mine)),
+            ):
+                found = None if connection is None else connection.execute(longest).scalar()
+                if (found or 0) > MOST_RECORD_BYTES:
+                    message = f"the session {name} has a {what} of over {MOST_RECORD_BYTES} bytes"
+                    raise SessionError(message)
             row = None if connection is None else _find_copy(connection, name)
             if connection is None or row is None:
                 raise self._missing(name)
             _require_version(row, self.location)
-            mine = records.c.session == name
-            longest = select(func.max(func.octet_length(records.c.content))).where(mine)
-            if (connection.execute(longest).scalar() or 0) > MOST_RECORD_BYTES:
-                message = f"the session {name} has a record of over {MOST_RECORD_BYTES} bytes"
-                raise SessionError(message)
-            texts = {column: getattr(row, column) for column in _COLUMNS}
+            columns = {column: getattr(row, column) for column in _COLUMNS}
             try:
-                header = SessionHeader.from_row(*texts.values())
+                header = SessionHeader.from_row(*columns.values())
             except ValueError as error:
                 raise SessionError(f"the session {name} is damaged: {error}") from error
             try:
@@ -159,10 +167,10 @@ class SessionCopies:
             query = select(records.c.number, records.c.kind, records.c.content).where(mine)
             in_order = query.order_by(records.c.number).execution_options(yield_per=_FETCHED_ROWS)
             try:
-                with connection.execute(in_order) as found:
-                    count = store.restore((number, kind, text) for number, kind, text in found)
+                with connection.execute(in_order) as rows:
+                    count = store.restore((number, kind, text) for number, kind, text in rows)
                 # As they are written there: the session's identity is in them.
-                store.update(**texts)
+                store.update(**columns)
                 Session(folder, store).close()  # which reads it all
             except BaseException:
                 store.discard()

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 )
 @click.option("--name", metavar="NAME", default="", help="The name of this host in messages.")
 @options.setting("jobs", help="Compilers for each GPU; by default its share of the cores.")
-@options.settings(None, "token_file")
+@options.settings(None, "tls_ca")
 def command(
     address: str,
     device: str,
     name: str,
     jobs: int | None,
-    token_file: Path | None,
     tls_ca: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -48,7 +47,6 @@ def command(
         device=device,
         name=name,
         compilers=jobs,
-        token_file=token_file,
         tls=options.tls_files(tls_ca, tls_cert, tls_key),
     )
     with interrupt_on_sigterm():

@@ -138,9 +138,9 @@ def json_of(comparison: SearcherComparison) -> dict[str, dict[str, float]]:
 
 
 def _print_table(comparison: SearcherComparison) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from tuner.cli.console import Console
     from tuner.extensions.study.compare_page import rows_of
     from tuner.extensions.study.comparison import half
 
@@ -162,7 +162,7 @@ def _print_table(comparison: SearcherComparison) -> None:
                 f"{score.within_95:.0%}",
                 f"{score.seconds_per_run:.2f}",
             )
-    console = Console(highlight=False)
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 140)
     console.print(table)

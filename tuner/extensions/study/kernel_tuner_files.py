@@ -28,7 +28,7 @@ from tuner.model.config import Config, Parameter
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
 from tuner.model.trial import Status
-from tuner.process.files import open_regular, read_regular
+from tuner.process.files import open_regular, parse_json, read_regular
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 # The key under which our own files keep what the format has no place for. Readers ignore it.
@@ -144,13 +144,15 @@ def ticks(time_us: float) -> int:
 
 
 def is_foreign(path: Path) -> bool:
-    """Tell a file that is plain or gzip-compressed JSON; our own recordings are neither."""
+    """Tell JSON by its first byte, plain or packed with gzip; our own recordings are xz."""
     try:
         with open_regular(path) as file:
             start = file.read(64)
     except OSError:
         return False
-    return start.startswith(_GZIP) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+    return start.startswith(_GZIP) or start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
+        (b"{", b"[", b'"')
+    )
 
 
 def load_measured(path: Path) -> MeasuredSpace:
@@ -208,11 +210,11 @@ def _parse_open_ended(text: str) -> Any:
     crash the closing braces lack, and the last line may be cut.
     """
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         for whole in (text, text.rpartition("\n")[0].rstrip()):
             with suppress(ValueError):
-                return json.loads(whole.removesuffix(",") + "}\n}")
+                return parse_json(whole.removesuffix(",") + "}\n}")
         raise
 
 

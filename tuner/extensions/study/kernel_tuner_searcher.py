@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 import threading
 import warnings
 import weakref
@@ -30,6 +31,9 @@ from tuner.search.pool import Pool, RemainingConfigs
 _NEEDS = {"skopt": "skopt", "pyatf_strategies": "pyatf"}
 # A strategy that has converged walks over known configs for ever; its budget then counts as spent.
 MAX_IDLE_CALLS = 300
+# And one that no longer comes to ask: of functions, some seconds; what strategies do between two
+# batches of spaces of 100,000 configs takes a tenth.
+MAX_IDLE_STEPS = 20_000_000
 
 
 class _Dropped(BaseException):  # not an error: no strategy may swallow it
@@ -111,11 +115,15 @@ class StrategyRun:
         def run() -> None:
             ended = None
             try:
+                # Steps and no seconds: a search that is stopped by them repeats itself.
+                sys.setprofile(runner.count_step)
                 tune(space, runner, options)
             except (_Dropped, StopCriterionReached):
                 pass
             except Exception as error:  # noqa: BLE001  # raised again in the searcher's thread
                 ended = error
+            finally:
+                sys.setprofile(None)
             runner.outbox.put(ended)
 
         name = f"kernel_tuner:{strategy}"
@@ -191,9 +199,15 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
         super().__init__()
         self.inbox, self.outbox = inbox, outbox
         self._space, self._results = space, results
-        self._idle_calls = 0
+        self._idle_calls = self._idle_steps = 0
         # Some strategies prune by it; every config of ours is valid already.
         self.dev = SimpleNamespace(max_threads=2**31)
+
+    def count_step(self, *_: object) -> None:
+        """Count a function that a strategy calls; raise where it calls them without an end."""
+        self._idle_steps += 1
+        if self._idle_steps > MAX_IDLE_STEPS:
+            raise RuntimeError("it asks for no config, and does not end")
 
     def get_device_info(self) -> None:
         """Strategies don't use it."""
@@ -203,6 +217,7 @@ class _BatchRunner(Runner):  # type: ignore[misc]  # Kernel Tuner has no types
 
     def run(self, parameter_space: Any, tuning_options: Any) -> list[dict[str, Any] | None]:
         """Get results for a batch; None for those beyond the budget."""
+        self._idle_steps = 0
         configs = [tuple(config) for config in parameter_space]
         positions = [self._space.get_param_config_index(config) for config in configs]
         wanted = dict.fromkeys(p for p in positions if p is not None and p not in self._results)

@@ -17,8 +17,7 @@ from tuner.cli.exits import interrupt_on_sigterm, stdout_kept_for_result
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import Console
-
+    from tuner.cli.console import Console
     from tuner.extensions.study.mutation.examine import MutantVerdict
 
 PLAIN_EVERY_S = 5.0
@@ -83,12 +82,11 @@ def command(
 
     Every mutant has one small change, and is verified on the `host` device; no GPU is needed.
     """
-    from rich.console import Console
-
+    from tuner.cli.console import Console
     from tuner.extensions.study.mutation.examine import as_object, as_text, mutate
     from tuner.report.mutation_score import share_text
 
-    console = Console(stderr=as_json, highlight=False)
+    console = Console(stderr=as_json)
     pairs = () if config in (None, "default") else map(options.assignment, config.split(","))
     given = None if config is None else options.unique(tuple(pairs), "parameter")
     with interrupt_on_sigterm():
@@ -107,7 +105,7 @@ def command(
             click.echo(json.dumps(as_object(found)))
         else:
             for line in as_text(found):
-                console.print(line, markup=False, soft_wrap=True)
+                console.print(line, soft_wrap=True)
     if not found.complete:
         raise KeyboardInterrupt
     share = found.score.share
@@ -128,10 +126,10 @@ def _show_progress(
         with Progress(*columns, console=console, transient=True) as progress:
             yield from progress.track(verdicts, total=count, description="mutants")
         return
-    console.print(f"{count} mutants", markup=False)
+    console.print(f"{count} mutants")
     printed_s = time.perf_counter()
     for number, verdict in enumerate(verdicts, start=1):
         yield verdict
         if time.perf_counter() - printed_s >= PLAIN_EVERY_S:
             printed_s = time.perf_counter()
-            console.print(f"{number} of {count} mutants", markup=False)
+            console.print(f"{number} of {count} mutants")

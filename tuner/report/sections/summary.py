@@ -254,6 +254,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         *((("Accuracy of the winners", off),) if (off := accuracy(data)) else ()),
         *((("Extremes left out", less),) if (less := extremes_left_out(data)) else ()),
         *((("Constant inputs", held),) if (held := constant_inputs(data)) else ()),
+        *((("Other code on the CPU", asking),) if (asking := other_code(data)) else ()),
         *((("Timed calls", same),) if (same := unvaried_inputs(data)) else ()),
         ("Equal bits in two runs", determinism),
         (
@@ -313,6 +314,14 @@ def constant_inputs(data: ReportData) -> str:
     if not names:
         return ""
     return f"{', '.join(names)}: nothing that may still run when the kernel begins may write them"
+
+
+def other_code(data: ReportData) -> str:
+    """Name what can choose other code on the CPU than on a GPU; nothing where nothing does."""
+    names = data.declared.asking if data.declared is not None else ()
+    if not names:
+        return ""
+    return f"{', '.join(names)}: what passes on one of the two says nothing of the other's code"
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:

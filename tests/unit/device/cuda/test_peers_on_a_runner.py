@@ -48,7 +48,13 @@ class Asked:
     def __init__(self) -> None:
         self.limits: list[float] = []
         self.failure: Exception | None = None
-        self.killed = 0
+        self.killed, self.still = 0, False
+
+    def stop(self) -> None:
+        self.still = True
+
+    def go_on(self) -> None:
+        self.still = False
 
     def call(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
         self.limits.append(timeout_s)
@@ -142,19 +148,26 @@ def test_a_python_kernel_is_timed_by_a_clock_outside_its_process(
     replays: list[tuple[int, bool]] = []
 
     def answer(method: str, *arguments: Any, timeout_s: float, **options: Any) -> object:
-        if method != "replay":
-            timed = Measurement((claimed_us,), 20, 2, wall_ratio=1.1)
-            return timed if method == "time" else None
+        if method == "show":
+            return 0, True
+        if method == "time":
+            return Measurement((claimed_us,), 20, 2, wall_ratio=1.1)
         replays.append((arguments[0], options["calls"]))
         time.sleep(2e-3 * arguments[0] if options["calls"] else 0.0)
         return None
 
+    def judge(index: int, variant: int, repeats: bool) -> None:
+        judged.append(asked.still)
+
+    judged: list[bool] = []
     monkeypatch.setattr(asked, "call", answer)
-    ratio = runner.time(CALLED, SEARCH, None, UNCHANGED, lambda *verdict: None).wall_ratio
+    ratio = runner.time(CALLED, SEARCH, None, UNCHANGED, judge).wall_ratio
+    assert (judged, asked.still) == ([True, True], False), "none of its threads runs meanwhile"
     assert ratio is not None
     assert (ratio > WALL_RATIO) is (claimed_us < 100.0)
     assert replays[0] == (MOST_REPLAYS if claimed_us < 100.0 else 1, True)
-    runner.time(KERNEL, SEARCH, None, UNCHANGED, lambda *verdict: None)
+    runner.time(KERNEL, SEARCH, None, UNCHANGED, judge)
+    assert judged[2:] == [False, False]
     assert replays[-1][1] is False, "what is compiled has no hold on its worker's clock"
 
 

@@ -6,13 +6,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaRunner
 from tuner.device.cuda.driver import CudaError
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
+from tuner.device.layout import UNCHANGED, Arena, Layout
 from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.extensions.backends.copying import CallFailedError, CopyingRunner
 from tuner.extensions.cpu.child import LaunchEnd
@@ -81,9 +82,9 @@ class FakeWorker:
 
     def keep_latest(self, program: Program) -> None: ...
 
-    def renew(self, patch: Patch) -> None: ...
-
-    def show(self) -> None: ...
+    @property
+    def memory(self) -> Mock:
+        return Mock()
 
     def run(self, program: Program, order: int, fill: int) -> tuple[float, int]:
         self._workers.note("run")

@@ -64,9 +64,9 @@ class Bench:
         arena = self.verifier.open_arena(workload, lay_out(spec, workload.values, by_pages=True))
         self._worker.attach(arena)
         self.verifier.prepare(workload, "normal", 1)
-        self._worker.renew(UNCHANGED)
+        self._worker.memory.renew(UNCHANGED)
         self._worker.run(program, order, 0xFF)
-        self._worker.show()
+        self._worker.memory.show()
         return self.verifier.check()
 
     def output(self, spec: KernelSpec, name: str, workload: Workload) -> np.ndarray:
@@ -162,9 +162,9 @@ def test_warp_operations_of_every_kind(bench: Bench, make_spec: MakeSpec) -> Non
     bench.verifier = Verifier(bench.memory, spec, {})
     arena = bench.verifier.open_arena(workload, lay_out(spec, workload.values, by_pages=True))
     bench._worker.attach(arena)
-    bench._worker.renew(UNCHANGED)
+    bench._worker.memory.renew(UNCHANGED)
     bench._worker.run(program, 0, 0xFF)
-    bench._worker.show()
+    bench._worker.memory.show()
     np.testing.assert_array_equal(bench.output(spec, "y", workload).reshape(-1, 32), rows)
 
 

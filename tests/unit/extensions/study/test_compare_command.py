@@ -99,7 +99,10 @@ def test_no_recording_is_a_usage_error(tune) -> None:
     ("name", "content", "message"),
     [
         ("cut.json", '{"cache": {', "is damaged: `tune_params_keys`"),
-        ("text.json", "time,block\n", "is not a recording"),
+        ("text.json", "time,block\n", "is not a recording: it is not compressed with xz"),
+        ("list.json", "[]", "holds a JSON list, not an object"),
+        ("word.json", '"[]"', "holds a JSON str, not an object"),
+        ("nothing.json", "", "is not a recording: it is empty"),
         ("other.json", '{"trials": []}', "neither a Kernel Tuner cache nor T4 results"),
         ("failed.json", None, "none of its 1 configs is correct"),
         (f"ours{SUFFIX}", "no", "is not a recording"),

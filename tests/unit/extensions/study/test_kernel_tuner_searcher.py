@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from kernel_tuner.interface import strategy_map
 
+from tuner.extensions.study import kernel_tuner_searcher
 from tuner.extensions.study.kernel_tuner_searcher import KernelTunerSearcher
 from tuner.model.config import Config
 from tuner.model.errors import InputError
@@ -144,6 +145,29 @@ def test_a_strategy_that_goes_in_circles_is_stopped(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(strategy_map, "pso", SimpleNamespace(tune=tune))
     assert len(drive(make("pso"), batch=2, limit=1000)) == len(POOL)
+
+
+def test_a_strategy_that_draws_without_an_end_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tune(space: Any, runner: Any, options: Any) -> None:
+        runner.run(space.list[:3], options)
+        while True:
+            random.random()  # noqa: S311
+
+    monkeypatch.setattr(kernel_tuner_searcher, "MAX_IDLE_STEPS", 100_000)
+    monkeypatch.setitem(strategy_map, "pso", SimpleNamespace(tune=tune))
+    assert len(drive(make("pso"), batch=2, limit=1000)) == len(POOL)
+    assert "asks for no config" in caplog.text
+
+
+def test_a_genetic_algorithm_whose_last_generation_has_one_member_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_tuner_searcher, "MAX_IDLE_STEPS", 100_000)
+    space = make_space({"time": (1, 2, 3, 4, 5), "block_size_x": (32, 64, 96, 128, 160)})
+    searcher = KernelTunerSearcher(valid_configs(space, {}), space, "genetic_algorithm", 0, 20)
+    assert len(searchers.drive(searcher, lambda config: float(config["time"]), 25, batch=4)) == 25
 
 
 def test_an_unknown_strategy_names_the_known_ones() -> None:

@@ -319,6 +319,11 @@ FINALS = (
             "Extremes left out",
             "x: up to 10000 (squares are summed)",
         ),
+        (
+            {"declared": Declared(asking=("k.cu",))},
+            "Other code on the CPU",
+            "k.cu: what passes on one of the two says nothing of the other's code",
+        ),
         ({"recorded": True}, "Edge cases", "T=1 (not run)"),
         ({"recorded": True}, "Tools that watched the winners", "none"),
     ],

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hostile_sessions import DEEP
 from manifests import manifest
 
 from tuner.extensions.scale import session_copies
@@ -299,6 +300,17 @@ def test_a_folder_that_lost_its_end_is_told_to_take_the_copy(copies, tmp_path) -
             "WHERE number = 2) WHERE number = 3",
             "is there twice",
         ),
+        ("UPDATE tune_session SET seconds = 'NaN'", "is damaged"),
+        (f"UPDATE tune_session SET manifest = '{DEEP}'", "is damaged"),  # noqa: S608
+        ("ALTER TABLE tune_session ALTER state TYPE bytea USING 'x'", "is damaged"),
+        ("UPDATE tune_session SET manifest = repeat('x', 70000000)", "a header of over"),
+        ("UPDATE tune_session SET writer = repeat('x', 70000000)", "a header of over"),
+        ("UPDATE tune_session_record SET content = repeat('x', 70000000)", "a record of over"),
+        (f"UPDATE tune_session_record SET content = '{DEEP}'", "is none"),  # noqa: S608
+        ("UPDATE tune_session_record SET number = -2 WHERE number = 2", "record 1 is missing"),
+        ("ALTER TABLE tune_session_record ALTER kind TYPE int USING 3", "unknown kind '3'"),
+        ("ALTER TABLE tune_session_record ALTER number TYPE text", "record 1 is missing"),
+        ("ALTER TABLE tune_session_record ALTER content TYPE bytea USING 'x'", "no text"),
     ],
 )
 def test_a_copy_that_tune_did_not_write_is_refused_and_leaves_nothing(
@@ -311,6 +323,15 @@ def test_a_copy_that_tune_did_not_write_is_refused_and_leaves_nothing(
     with pytest.raises(SessionError, match=said):
         copies.fetch(name, fetched)
     assert not list(fetched.glob("*"))
+
+
+def test_of_a_long_name_some_is_shown(copies, tmp_path, postgres) -> None:
+    folder = tmp_path / "mine"
+    new_session(folder, 1).close()
+    copy_session(folder, copies.location)
+    statement = "UPDATE tune_session SET kernel = repeat('x', 70000000)"
+    postgres.execute(statement, database=copies.location.url.database)
+    assert len(copies.summaries()[0].kernel) == 200
 
 
 def test_what_is_not_there_is_told(copies, tmp_path) -> None:

@@ -183,9 +183,9 @@ def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
     if data.evaluator:
         lines.append(verdict(data))
     if data.results:
-        from rich.console import Console
+        from tuner.cli.console import Console
 
-        console = Console(file=StringIO(), width=COLUMNS, color_system=None, highlight=False)
+        console = Console(file=StringIO(), width=COLUMNS, color_system=None)
         with console.capture() as captured:
             console.print(results_table(data.results))
         table = [line.rstrip() for line in captured.get().splitlines()]

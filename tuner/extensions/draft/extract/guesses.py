@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from heapq import heappop, heappush
 
 from tuner.extensions.draft.choices import snake_case
 from tuner.extensions.draft.extract.deduction import CType, arguments_of
@@ -161,7 +161,16 @@ class Guesses:
 def alternatives(lists: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Choose one text for each name, the first ones first; equal lists go together."""
     groups = list(dict.fromkeys(tuple(texts) for texts in lists.values()))
-    places = sorted(product(*(range(len(group)) for group in groups)), key=sum)[:_MOST]
+    places: list[tuple[int, ...]] = []
+    waiting, seen = [(0, (0,) * len(groups))], set[tuple[int, ...]]()
+    while waiting and len(places) < _MOST and all(groups):
+        total, chosen = heappop(waiting)
+        places.append(chosen)
+        for at, group in enumerate(groups):
+            further = (*chosen[:at], chosen[at] + 1, *chosen[at + 1 :])
+            if further[at] < len(group) and further not in seen:
+                seen.add(further)
+                heappush(waiting, (total + 1, further))
     return [
         {name: texts[chosen[groups.index(tuple(texts))]] for name, texts in lists.items()}
         for chosen in places

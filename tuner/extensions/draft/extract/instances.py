@@ -98,7 +98,8 @@ class HostCode:
         return list(islice(self._environments(at, 0), _MAX_ENVIRONMENTS)) or [{}]
 
     def _environments(self, at: int, depth: int) -> Iterator[Environment]:
-        own = [dict(chain.from_iterable(groups)) for groups in product(*self._dispatch_values(at))]
+        ways = islice(product(*self._dispatch_values(at)), _MAX_ENVIRONMENTS)
+        own = [dict(chain.from_iterable(groups)) for groups in ways]
         outside = [*islice(self._caller_environments(at, depth), _MAX_ENVIRONMENTS)] or [{}]
         for inner, outer in product(own or [{}], outside):
             yield {**outer, **inner}

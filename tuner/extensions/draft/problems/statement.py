@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -18,7 +17,7 @@ from tuner.model.config import RESERVED_NAMES
 from tuner.model.errors import InputError, KernelError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.process.files import read_regular
+from tuner.process.files import parse_json, read_regular
 
 _MOST_TUNED = 8
 # What is run to see that it can be; a larger problem is left alone.
@@ -316,7 +315,7 @@ def _workloads(
     scalars: dict[str, str] = {}
     for number, row in enumerate(read_regular(file).decode().splitlines() if file else (), 1):
         try:
-            one = json.loads(row)["workload"]
+            one = parse_json(row)["workload"]
             sizes = {axis: size or int(one["axes"][axis]) for axis, size in fixed.items()}
             inputs = one.get("inputs", {}).items()
         except (ValueError, TypeError, KeyError) as error:

@@ -85,7 +85,7 @@ def draft_python(
         kept=(module,) if kept else (),
         parameters=tuple(one.name for one in tuned.tunables),
         blanks=(*blanks_in(space), *blanks_in(module)),
-        notes=(*tuned.notes, *handed.notes),
+        notes=(*tuned.notes, *handed.notes, *code.notes),
     )
 
 

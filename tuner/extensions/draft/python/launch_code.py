@@ -30,13 +30,15 @@ class LaunchCode:
     """Lines of `launch`: what is bound first, then the launcher's statements.
 
     `kernel` is how the kernel without Triton's autotuner is reached, "" where it has none.
-    `heuristics` are those around the autotuner, as expressions.
+    `heuristics` are those around the autotuner, as expressions. `notes` tell of what does not
+    follow the config.
     """
 
     first: tuple[str, ...]
     body: str
     kernel: str = ""
     heuristics: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def launch_code(
@@ -58,7 +60,8 @@ def launch_code(
         work.note(site)
     body = [new for one in host.body for new in work.statements(one)]
     module = ast.fix_missing_locations(ast.Module(body or [ast.Pass()], []))
-    return LaunchCode((*work.bound(),), _quote_plainly(ast.unparse(module)), untuned, heuristics)
+    text = _quote_plainly(ast.unparse(module))
+    return LaunchCode((*work.bound(),), text, untuned, heuristics, (*work.notes,))
 
 
 def _without_autotuner(source: PythonSource, kernel: PythonKernel) -> tuple[str, tuple[str, ...]]:
@@ -92,7 +95,9 @@ class _Rewriting(ast.NodeTransformer):
     through: dict[str, str] = field(init=False, default_factory=dict)
     spread: set[str] = field(init=False, default_factory=set)
     constants: dict[str, str] = field(init=False, default_factory=dict)
-    grids: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
+    # nodes of a grid that stand for a parameter, and how much less they are than it
+    grids: dict[int, tuple[str, int]] = field(init=False, default_factory=dict)
+    notes: dict[str, None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         local = {one.arg for one in all_arguments(self.host)} | set(_bound_names(self.host))
@@ -123,34 +128,84 @@ class _Rewriting(ast.NodeTransformer):
         for one in site.call.keywords:
             if one.arg is None and isinstance(one.value, ast.Name):
                 self.spread.add(one.value.id)
-        self._grid(site, literal)
+        self._grid(site, literal, passed)
 
-    def _grid(self, site: PythonLaunchSite, literal: Mapping[int, list[str]]) -> None:
-        """Find numbers of the grid that are a parameter's, written out."""
+    def _grid(
+        self,
+        site: PythonLaunchSite,
+        literal: Mapping[int, list[str]],
+        passed: Mapping[str, ast.expr],
+    ) -> None:
+        """Find numbers of the grid that are a parameter's: passed written out, or not at all."""
         assert isinstance(site.call.func, ast.Subscript)
-        grid = site.call.func.slice
-        nodes = [grid]
-        if isinstance(grid, ast.Name):
-            nodes = [
-                v
-                for s in ast.walk(self.host)
-                if isinstance(s, ast.stmt)
-                for t, v in bindings(s)
-                if t == grid.id
-            ]
-        for node in nodes:
+        grid, seen = site.call.func.slice, set[str]()
+        unpassed = [
+            one
+            for one in self.tuned.tunables
+            if one.name in self.kernel.constexprs and one.name not in passed
+        ]
+        parts = [(grid, True)]
+        for node, is_whole in parts:
             for one in ast.walk(node):
-                if not (isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1):
+                if isinstance(one, ast.Name) and one.id in self.names and one.id not in seen:
+                    seen.add(one.id)
+                    parts += [(value, one is grid) for value in self._values_of(one.id)]
+                if is_whole and type(size := getattr(one, "value", None)) is int and size > 1:
+                    self._follow(one, literal.get(size, []))
+                size, divisor = self._divisor(one, is_whole)
+                if divisor is None or id(divisor) in self.grids:
                     continue
-                meant = literal.get(one.value, [])
-                if len(meant) > 1:
-                    raise self.source.error(
-                        f"the grid's {one.value} may be {' or '.join(meant)}",
-                        one.lineno,
-                        f'write `lambda meta: (triton.cdiv(n, meta["{meta_name(meant)}"]),)`',
-                    )
-                if meant:
-                    self.grids.setdefault(id(one), {})[one.value] = meant[0]
+                names = [one.name for one in unpassed if size in one.values]
+                if isinstance(divisor, ast.Constant):
+                    names += literal.get(size, [])
+                self._follow(divisor, names)
+                if names and isinstance(one, ast.BinOp):
+                    self._follow_rounding(one.left, divisor, size, names[0])
+                elif unpassed and not names and ast.unparse(divisor) not in self.through:
+                    name, line = unpassed[0].name, divisor.lineno
+                    self.notes[f"the grid's {size} (line {line}) does not follow {name}"] = None
+
+    def _follow(self, node: ast.AST, names: Sequence[str]) -> None:
+        if len(names) > 1:
+            raise self.source.error(
+                f"the grid's {ast.unparse(node)} may be {' or '.join(names)}",
+                getattr(node, "lineno", None),
+                f'write `lambda meta: (triton.cdiv(n, meta["{names[0]}"]),)`',
+            )
+        if names:
+            self.grids[id(node)] = names[0], 0
+
+    def _follow_rounding(self, added: ast.expr, divisor: ast.expr, size: int, name: str) -> None:
+        """Let what is added to round up follow too: 63 of `(n + 63) // 64`."""
+        for one in ast.walk(added):
+            if isinstance(one, ast.Constant) and one.value in (size, size - 1):
+                self.grids[id(one)] = name, int(one.value != size)
+            elif isinstance(one, ast.Name) and ast.dump(one) == ast.dump(divisor):
+                self.grids[id(one)] = name, 0
+
+    def _values_of(self, name: str) -> Iterator[ast.expr]:
+        """Yield what a local is set to, or returns."""
+        for node in ast.walk(self.host):
+            if isinstance(node, ast.stmt):
+                yield from (value for target, value in bindings(node) if target == name)
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                returns = (one for one in ast.walk(node) if isinstance(one, ast.Return))
+                yield from (one.value for one in returns if one.value is not None)
+
+    def _divisor(self, node: ast.AST, is_whole: bool) -> tuple[int, ast.expr | None]:
+        """Find by which known number a division rounds up, in the grid itself also down."""
+        divisor: ast.expr | None = None
+        match node:
+            case ast.Call(func=ast.Attribute(attr="cdiv") | ast.Name(id="cdiv"), args=[_, found]):
+                divisor = found
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=found):
+                rounds_up = isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add | ast.Sub)
+                divisor = found if is_whole or rounds_up else None
+        size = getattr(divisor, "value", None)
+        if isinstance(divisor, ast.Name) and divisor.id not in self.constants:
+            set_to = [*self._values_of(divisor.id)] or [divisor]
+            size = self.source.literals.try_evaluate(set_to[0]) if len(set_to) == 1 else None
+        return (size, divisor) if type(size) is int and size > 1 else (0, None)
 
     def bound(self) -> Iterator[str]:
         """Write what is bound before the first statement."""
@@ -191,11 +246,12 @@ class _Rewriting(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.constants:
             return node
+        made: ast.expr = node
         if node.id in self.names:
-            return ast.copy_location(ast.Name(self.names[node.id], node.ctx), node)
-        if node.id in self.source.globals:
-            return ast.Attribute(ast.Name("source", ast.Load()), node.id, node.ctx)
-        return node
+            made = ast.copy_location(ast.Name(self.names[node.id], node.ctx), node)
+        elif node.id in self.source.globals:
+            made = ast.Attribute(ast.Name("source", ast.Load()), node.id, node.ctx)
+        return self._of_grid(node, made)
 
     def visit_Global(self, node: ast.Global) -> None:
         """Leave it out: the names are the module's, which is `source`."""
@@ -204,8 +260,15 @@ class _Rewriting(ast.NodeTransformer):
         return ast.arg(self.names.get(node.arg, node.arg), None)
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        meant = self.grids.get(id(node))
-        return node if meant is None else _get(next(iter(meant.values())), node)
+        return self._of_grid(node, node)
+
+    def _of_grid(self, node: ast.expr, made: ast.expr) -> ast.expr:
+        """Let a number of the grid be the parameter's that it stands for."""
+        name, less = self.grids.get(id(node), ("", 0))
+        if less and isinstance(node, ast.Constant) and isinstance(node.value, int):
+            whole = _get(name, ast.Constant(node.value + less))
+            return ast.BinOp(whole, ast.Sub(), ast.Constant(less))
+        return _get(name, made) if name else made
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         if node.value is None:
@@ -330,11 +393,6 @@ class _Inner(ast.NodeTransformer):
             found: ast.AST = self.outer.visit(node)
             return found
         return super().generic_visit(node)
-
-
-def meta_name(names: Sequence[str]) -> str:
-    """Choose the name for an example of a grid."""
-    return names[0]
 
 
 def _quote_plainly(code: str) -> str:

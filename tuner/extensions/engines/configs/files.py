@@ -32,7 +32,9 @@ CONFIG_KEYS = (
     "num_stages",
 )
 # What Triton takes only as a power of two.
-_POWERS = frozenset({"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"})
+POWERS = frozenset({"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"})
+# What Triton 3.6 takes where a config does not say it.
+TRITON_DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _RELEASE = re.compile(r"\d+(\.\d+)*")
 # In a file of vLLM's MoE configs it says for which Triton they are; other loaders break on it.
 VERSION_KEY = "triton_version"
@@ -141,11 +143,11 @@ def files_of(
     `down` is the table of the down projection where it is tuned apart. Raises `InputError` for
     what the engine would refuse, or would silently change when it loads it.
     """
-    _require_table(table, _step_of_scales(key, engine))
+    _require_table(table, step_of_scales(key, engine))
     head = {VERSION_KEY: triton} if engine == "vllm" and isinstance(key, MoeKey) else {}
     texts = {place(key, engine, gpu, triton): _text(table, head)}
     if down is not None:
-        _require_table(down, _step_of_scales(key, engine), more=frozenset({"USE_TMA"}))
+        _require_table(down, step_of_scales(key, engine), more=frozenset({"USE_TMA"}))
         if table.keys() != down.keys():
             odd = sorted(table.keys() ^ down.keys())
             raise InputError(
@@ -171,13 +173,24 @@ def _text(table: Table, head: Mapping[str, str]) -> str:
     return json.dumps({**head, **rows}, indent=4) + "\n"
 
 
-def _step_of_scales(key: Key, engine: Engine) -> int | None:
+def step_of_scales(key: Key, engine: Engine) -> int | None:
     """Return what BLOCK_SIZE_K has to divide; None where weights have no blocks."""
     if not key.block_shape:
         return None
+    return min(key.block_shape) if _is_clamped(key, engine) else key.block_shape[1]
+
+
+def used_step(key: Key, engine: Engine, step: int) -> int:
+    """Return the BLOCK_SIZE_K that an engine's kernel is launched with for that of a file."""
+    scaled = step_of_scales(key, engine)
+    if scaled and engine == "sglang" and isinstance(key, BlockFp8Key):
+        return max(step, scaled) if scaled % step else step
+    return min(step, scaled) if scaled and _is_clamped(key, engine) else step
+
+
+def _is_clamped(key: Key, engine: Engine) -> bool:
     # vLLM's MoE kernel is launched with no more than the smaller side of a block.
-    clamped = engine == "vllm" and isinstance(key, MoeKey)
-    return min(key.block_shape) if clamped else key.block_shape[1]
+    return engine == "vllm" and isinstance(key, MoeKey)
 
 
 def _require_table(table: Table, scaled: int | None, more: frozenset[str] = frozenset()) -> None:
@@ -210,7 +223,7 @@ def _require_config(tokens: int, config: Config, more: frozenset[str]) -> None:
             raise InputError(
                 f"{name}={value!r} for {tokens} tokens", remedy="it is a whole number from 1 on"
             )
-        if name in _POWERS and value & (value - 1):
+        if name in POWERS and value & (value - 1):
             raise InputError(
                 f"{name}={value} for {tokens} tokens", remedy="Triton wants a power of two"
             )

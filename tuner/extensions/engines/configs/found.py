@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+from tuner.device.recorded.known_gpus import known_gpu
 from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
+    POWERS,
     TITLES,
+    TRITON_DEFAULTS,
     VERSION_KEY,
     BlockFp8Key,
     Engine,
+    Key,
+    MoeKey,
     place,
+    step_of_scales,
+    used_step,
     version_folder,
 )
 from tuner.extensions.engines.configs.needed import Needed, needed_configs
 from tuner.model.errors import InputError
-from tuner.process.files import read_text
+from tuner.model.hardware import limits_for
+from tuner.process.files import parse_json, read_text
 
 _PREFIX = "triton_"
-# Of a config's keys those that Triton has values of its own for.
-_DEFAULTED = frozenset({"num_warps", "num_stages"})
+# Triton launches no more threads than 32 warps have.
+_MOST_WARPS = 32
+# Of each dtype in a file's name: None is bf16 and fp16.
+_ELEMENT_BYTES = {None: 2, "float32": 4, "fp8_w8a8": 1}
+# Compute capabilities by a word of the names of GPUs that no data sheet of ours has.
+_OF_WORDS = {
+    **dict.fromkeys(("a100", "a800"), (8, 0)),
+    **dict.fromkeys(("a10g", "a16", "a2"), (8, 6)),
+    **dict.fromkeys(("l2", "l20", "ada", "4080", "4070", "4060"), (8, 9)),
+    **dict.fromkeys(("h20", "h100", "h200", "h800", "gh200"), (9, 0)),
+    **dict.fromkeys(("b100", "b200", "gb200"), (10, 0)),
+    **dict.fromkeys(("b300", "gb300"), (10, 3)),
+    **dict.fromkeys(("blackwell", "5080", "5070", "5060"), (12, 0)),
+    "gb10": (12, 1),
+}
 
 
 class FileState(StrEnum):
@@ -50,7 +71,8 @@ class EngineFile:
     """One file that an engine looks for.
 
     `wanted` is where it belongs. `found` is the file that the engine reads, another one where it
-    is stale; `triton` is the version that this is for, where anything says so.
+    is stale; `triton` is the version that this is for, where anything says so. `remark` tells of
+    rows that the GPU has too little shared memory for, by what Triton's pipelines need at least.
     """
 
     needed: Needed
@@ -58,6 +80,7 @@ class EngineFile:
     wanted: Path
     found: Path | None = None
     triton: str | None = None
+    remark: str = ""
 
     @property
     def optional(self) -> bool:
@@ -126,17 +149,15 @@ def missing_files(
         if found is None:
             files.append(EngineFile(one, FileState.MISSING, wanted))
             continue
-        if isinstance(one.key, BlockFp8Key):
-            _content(found, folders.engine)
-            files.append(EngineFile(one, FileState.THERE, wanted, found))
-            continue
-        content = _content(found, folders.engine, versioned=versioned)
-        # Of vLLM's only what is in it may say for which Triton it is.
-        version = None if versioned else _version(found.parent)
+        dense = isinstance(one.key, BlockFp8Key)
+        content = _content(found, folders.engine, one.key, versioned=versioned and not dense)
+        # Of vLLM's only what is in it may say for which Triton it is, of block fp8's nothing does.
+        version = None if versioned or dense else _version(found.parent)
         if versioned and VERSION_KEY in content:
             version = str(content[VERSION_KEY])
         state = FileState.THERE if version in (None, triton) else FileState.STALE
-        files.append(EngineFile(one, state, wanted, found, version))
+        remark = _too_large(content, one.key, folders.engine, gpu)
+        files.append(EngineFile(one, state, wanted, found, version, remark))
     return tuple(files)
 
 
@@ -163,7 +184,7 @@ def _version(folder: Path) -> str:
     return folder.name.removeprefix(_PREFIX).replace("_", ".")
 
 
-def _content(path: Path, engine: Engine, *, versioned: bool = False) -> Mapping[str, object]:
+def _content(path: Path, engine: Engine, key: Key, *, versioned: bool) -> Mapping[str, Any]:
     """Read a file; raise `InputError` for one that lacks configs, or has a row that is none.
 
     Where it is `versioned` one key says for which Triton it is.
@@ -171,16 +192,54 @@ def _content(path: Path, engine: Engine, *, versioned: bool = False) -> Mapping[
     failing = f"and {TITLES[engine]} would fail on it"
     remedy = "mend it, or remove it: while it is there `tune fleet` lists and makes nothing"
     try:
-        content = json.loads(read_text(path))
+        content: Any = parse_json(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read, {failing}: {error}", path=path, remedy=remedy) from error
     if not isinstance(content, dict) or not any(map(str.isdecimal, content)):
         message = f"has no config of any number of tokens, {failing}"
         raise InputError(message, path=path, remedy=remedy)
     for tokens, row in content.items():
-        if not (versioned and tokens == VERSION_KEY) and (flaw := _flaw(tokens, row)):
+        if versioned and tokens == VERSION_KEY:
+            continue
+        if flaw := _flaw(tokens, row):
             raise InputError(f"{flaw}, {failing}", path=path, remedy=remedy)
+        # The kernels load one scale for each step of K.
+        step, scaled = row["BLOCK_SIZE_K"], step_of_scales(key, engine)
+        if scaled and scaled % used_step(key, engine, step):
+            wrong = f"with a scale for each {scaled}: {TITLES[engine]} gives wrong results with it"
+            message = f"the row {tokens!r} has BLOCK_SIZE_K={step}, {wrong}"
+            raise InputError(message, path=path, remedy=remedy)
     return content
+
+
+def _too_large(content: Mapping[str, Any], key: Key, engine: Engine, gpu: str) -> str:
+    """Say which rows need more shared memory than a block has on a GPU; "" where none or unknown.
+
+    Triton's pipelines hold both operands once for each stage but the last.
+    """
+    words = gpu.lower().replace("-", " ").split()
+    known = known_gpu(gpu)
+    found = next((_OF_WORDS[word] for word in words if word in _OF_WORDS), None)
+    capability = known.compute_capability if known else found
+    size = _ELEMENT_BYTES.get(key.dtype if isinstance(key, MoeKey) else "fp8_w8a8")
+    if capability is None or size is None:
+        return ""
+    limit = limits_for(capability).shared_bytes_per_block
+    needed = {}
+    for tokens, row in content.items():
+        if tokens != VERSION_KEY:
+            config = {**TRITON_DEFAULTS, **row}
+            step = used_step(key, engine, config["BLOCK_SIZE_K"])
+            sides = config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]
+            needed[tokens] = (config["num_stages"] - 1) * sides * step * size
+    rows = [tokens for tokens, count in needed.items() if count > limit]
+    if not rows:
+        return ""
+    most = max(needed.values())
+    return (
+        f"cannot run: some {most:,} bytes of shared memory, over the {limit:,} that a block has on "
+        f"{gpu}, for {', '.join(rows)} tokens"
+    )
 
 
 def _flaw(tokens: str, row: object) -> str:
@@ -192,12 +251,16 @@ def _flaw(tokens: str, row: object) -> str:
     if not isinstance(row, dict):
         return f"the row {tokens!r} is {reprlib.repr(row)}, no config"
     for name in CONFIG_KEYS:
-        optional = name in _DEFAULTED
+        optional = name in TRITON_DEFAULTS
         if name in row:
             value = row[name]
             # AMD's files have `num_stages` of 0.
             if type(value) is not int or value < (0 if optional else 1):
                 return f"the row {tokens!r} has {reprlib.repr(value)} for {name}"
+            if name in POWERS and value & (value - 1):
+                return f"the row {tokens!r} has {value} for {name}, no power of two"
+            if name == "num_warps" and value > _MOST_WARPS:
+                return f"the row {tokens!r} has {value} for {name}, over {_MOST_WARPS}"
         elif not optional:
             return f"the row {tokens!r} lacks {name}"
     return ""

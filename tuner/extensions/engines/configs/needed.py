@@ -6,8 +6,8 @@ The shapes are those of the layers of SGLang 0.5.17 and vLLM 0.32.0 (`models/qwe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey
 from tuner.model.errors import InputError
-from tuner.process.files import read_text
+from tuner.process.files import parse_json, read_text
 
 CONFIG = "config.json"
 # By the name that a user gives, the one in a file's name; other quantizations have other kernels.
@@ -207,7 +207,7 @@ def needed_configs(
     """
     path = config / CONFIG if config.is_dir() else config
     try:
-        given = json.loads(read_text(path))
+        given = parse_json(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise InputError(
@@ -232,8 +232,12 @@ def needed_configs(
 
 def _unknown_model_error(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
     known = f"known are {', '.join(_MODELS)}"
-    if any("expert" in name for name in given):
-        return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
+    parts = [given]
+    for part in parts:
+        if any("expert" in name or "moe" in name.split("_") for name in part):
+            return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
+        # A model of several kinds of data has one of text inside.
+        parts += [one for one in part.values() if isinstance(one, dict)]
     return InputError(
         f"model_type {kind!r} has no experts, and is not known",
         path=path,
@@ -287,6 +291,11 @@ class _Compressed(BaseModel):
 
 def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Precision:
     if dtype is not None:
+        # A dtype says nothing of scales: those are the file's where it is in the same.
+        with suppress(InputError):
+            stated = _precision(path, given, None)
+            if stated.dtype == DTYPES[dtype]:
+                return stated
         return Precision(DTYPES[dtype])
     quantization = given.get(_QUANTIZATION)
     if not isinstance(quantization, dict):

@@ -19,6 +19,7 @@ from tuner.dispatch.evidence import find_wrong_variants
 from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
     TITLES,
+    TRITON_DEFAULTS,
     BlockFp8Key,
     Engine,
     Key,
@@ -41,8 +42,6 @@ from tuner.space.load import load_definition
 # Of a parameter that is the down projection's own.
 DOWN = "down_"
 BLOCK = (128, 128)
-# What Triton 3.6 takes where a config does not say it.
-TRITON_DEFAULTS = {"num_warps": 4, "num_stages": 3}
 
 
 @dataclass(frozen=True, slots=True)

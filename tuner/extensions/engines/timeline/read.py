@@ -31,9 +31,11 @@ _SIZES = tuple(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ")
 Count = Annotated[int, Field(ge=0)] | None
 Nanoseconds = Annotated[int, Field(ge=0)]
 _KERNEL_ROW = TypeAdapter(
-    tuple[str, int, Nanoseconds, Count, Count, Count, Count, Count, Count, Count, Count, Count]
+    tuple[
+        str, int, Nanoseconds, Count, Count, Count, Count, Count, Count, Count, Count, Count, Count
+    ]
 )
-_OTHER_ROW = TypeAdapter(tuple[int, Nanoseconds, Count, Count])
+_OTHER_ROW = TypeAdapter(tuple[int, Nanoseconds, Count, Count, Count])
 _FORMATS = f"read are torch.profiler's JSON (.json, .json.gz) and nsys's SQLite: `{EXPORT}`"
 _NODES = "nsys profile --trace=cuda --cuda-graph-trace=node ..."
 GZIP = b"\x1f\x8b"
@@ -83,14 +85,12 @@ def _read_nsys(path: Path) -> Trace:
             for table, column in found:
                 tables.setdefault(table, set()).add(column)
             _require_launches(path, database, tables)
-            launches = sorted(_launches(database, tables), key=lambda one: one.start_us)
-            gpu, rate = _gpu(database, tables)
+            return Trace.of(path, _launches(database, tables), *_gpu(database, tables))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         raise _damage_error(path, f"a row has {first['input']!r:.80}: {first['msg']}") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _damage_error(path, str(error)) from error
-    return Trace(path, tuple(launches), gpu, rate)
 
 
 def _damage_error(path: Path, what: str) -> InputError:
@@ -131,13 +131,15 @@ def _rows(database: sqlite3.Connection, tables: dict[str, set[str]], table: str)
 def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iterator[TracedLaunch]:
     has = tables[_KERNELS]
     name = "demangledName" if "demangledName" in has else "shortName"
-    known = _or_null(has, "deviceId", "streamId", "graphNodeId", *_SIZES)
+    known = _or_null(has, "deviceId", "streamId", "globalPid", "graphNodeId", *_SIZES)
     kernels = database.execute(
         f"SELECT coalesce(s.value, 'unnamed'), start, end - start, {known} FROM {_KERNELS} "  # noqa: S608
         f"LEFT JOIN StringIds s ON s.id = {name}"
     )
     for row in kernels:
-        kernel, start_ns, ns, device, stream, node, *sizes = _KERNEL_ROW.validate_python(row)
+        kernel, start_ns, ns, device, stream, process, node, *sizes = _KERNEL_ROW.validate_python(
+            row
+        )
         x, y, z, *block = (size or 1 for size in sizes)
         yield TracedLaunch(
             name=kernel,
@@ -148,15 +150,21 @@ def _launches(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Iter
             device=device or 0,
             stream=stream or 0,
             replayed=bool(node),
+            process=process,
         )
     for table, label in ((_COPIES, "Memcpy"), (_FILLS, "Memset"), (_GRAPHS, "CUDA graph")):
         if table in tables:
-            known = _or_null(tables[table], "deviceId", "streamId")
+            known = _or_null(tables[table], "deviceId", "streamId", "globalPid")
             found = database.execute(f"SELECT start, end - start, {known} FROM {table}")  # noqa: S608
             for row in found:
-                start_ns, ns, device, stream = _OTHER_ROW.validate_python(row)
+                start_ns, ns, device, stream, process = _OTHER_ROW.validate_python(row)
                 yield TracedLaunch(
-                    label, start_ns / 1e3, ns / 1e3, device=device or 0, stream=stream or 0
+                    name=label,
+                    start_us=start_ns / 1e3,
+                    us=ns / 1e3,
+                    device=device or 0,
+                    stream=stream or 0,
+                    process=process,
                 )
 
 
@@ -193,6 +201,7 @@ class _Work(_Told):
     name: str
     ts: Time
     dur: Annotated[Time, Field(ge=0)]
+    pid: int | str | None = None
     args: _Details = _Details.model_construct()
 
 
@@ -244,6 +253,7 @@ class _Events:
                 block=once(details.block, details.block),
                 device=details.device,
                 stream=details.stream,
+                process=work.pid,
             )
             self._works.append((launch, details.external, details.correlation))
         elif category == "cpu_op":
@@ -297,15 +307,15 @@ def read_chrome(path: Path) -> Trace:
                 what = f"event {seen}: `{where}` is {first['input']!r:.80}: {first['msg']}"
                 raise InputError(what, path=path, remedy=AGAIN) from error
             seen += 1
-    launches = sorted(events.launches(), key=lambda launch: launch.start_us)
-    if not launches:
+    trace = Trace.of(path, events.launches(), events.gpu)
+    if not trace.launches:
         raise InputError(
             f"a trace of {seen:,} events, none of them on a GPU",
             path=path,
             remedy="profile with ProfilerActivity.CUDA among the activities, on a machine with a "
             "GPU, and end the profile after torch.cuda.synchronize()",
         )
-    return Trace(path, tuple(launches), events.gpu)
+    return trace
 
 
 class _Text:

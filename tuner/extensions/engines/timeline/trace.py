@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from tuner.model.kernel import Dim3
 
 Shape = tuple[int, ...]
+# What profilers round times to.
+_TICK_US = 1e-3
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
-_INNERMOST = re.compile(r"<[^<>]*>")
+_ANGLE = re.compile("([<>])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Call:
 class TracedLaunch:
     """One kernel, copy or fill on a GPU. `grid` and `block` are None where it has none.
 
-    `replayed` says that a CUDA graph launched it: then no operator did.
+    `replayed` says that a CUDA graph launched it: then no operator did. Each `process` numbers its
+    streams.
     """
 
     name: str
@@ -44,16 +48,47 @@ class TracedLaunch:
     stream: int = 0
     call: Call | None = None
     replayed: bool = False
+    process: object = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A timeline; `gpu` and `memory_gbps` (1e9 B/s) as the profiler states them."""
+    """A timeline; `gpu` and `memory_gbps` (1e9 B/s) as the profiler states them.
+
+    `cut` launches were recorded as longer than until the next of their stream began.
+    """
 
     path: Path
     launches: tuple[TracedLaunch, ...]
     gpu: str = ""
     memory_gbps: float | None = None
+    cut: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        launches: Iterable[TracedLaunch],
+        gpu: str = "",
+        memory_gbps: float | None = None,
+    ) -> Trace:
+        """Put launches in order; each ends at the latest where the next of its stream begins.
+
+        Left as they are recorded are those of CUDA graphs, whose branches share a stream.
+        """
+        ordered = sorted(launches, key=lambda one: one.start_us)
+        cut, following = 0, dict[object, float]()
+        for place in range(len(ordered) - 1, -1, -1):
+            one = ordered[place]
+            if one.replayed:
+                continue
+            lane = one.process, one.device, one.stream
+            most_us = following.get(lane, inf) - one.start_us
+            following[lane] = one.start_us
+            if one.us > most_us:
+                ordered[place] = replace(one, us=most_us)
+                cut += one.us - most_us >= _TICK_US
+        return cls(path, tuple(ordered), gpu, memory_gbps, cut)
 
     @property
     def kernel_us(self) -> float:
@@ -94,8 +129,14 @@ class Trace:
 
 def base_name(name: str) -> str:
     """Reduce a kernel's name to what both profilers write alike: no template, no parameters."""
-    plain, removed = _UNNAMED.sub("", name), 1
-    while removed:
-        plain, removed = _INNERMOST.subn("", plain)
-    words = plain.partition("(")[0].split()
+    plain: list[str] = []
+    opened: list[int] = []
+    for piece in _ANGLE.split(_UNNAMED.sub("", name)):
+        if piece == "<":
+            opened.append(len(plain))
+        if piece == ">" and opened:
+            del plain[opened.pop() :]
+        else:
+            plain.append(piece)
+    words = "".join(plain).partition("(")[0].split()
     return words[-1] if words else name

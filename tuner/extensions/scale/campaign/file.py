@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import product, takewhile
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,6 +48,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 # What lies beside the sessions' folders.
 _OWN_FILES = frozenset({INDEX, LEDGER, LOCK})
 _PATTERN = re.compile(r"[*?\[]")
+# Of the system's own making: none of its files lasts.
+_SYSTEM = tuple(map(Path, ("/proc", "/sys", "/dev", "/run")))
+# What `**` may look through takes seconds, and so do the plans of so many jobs.
+_MOST_ENTRIES = 300_000
+_MOST_JOBS = 1000
 DEVICES = ("auto", "cuda", "hip", "opencl", "recorded", "host")
 _NUMBERED = re.compile(r"(hip|opencl):[0-9]{1,4}")
 # What `tune record` takes of the settings.
@@ -204,6 +210,7 @@ class _CampaignReader:
         self._document, self._model = document, model
         self._base = document.path.parent
         self._problems: list[TunerError] = []
+        self._count = 0
         stated = self._base / (model.folder or f"sessions/{document.path.stem}")
         self._folder = folder or stated
         merged = (self._merge_job(job) for job in model.jobs)
@@ -249,7 +256,11 @@ class _CampaignReader:
         settings, record, how = self._settings(number, job)
         kernels = self._kernels(number, job)
         macros = list(job.operator)
-        listed = (v if isinstance(v, list) else [v] for v in job.operator.values())
+        listed = [v if isinstance(v, list) else [v] for v in job.operator.values()]
+        self._count += len(kernels) * prod(map(len, listed))
+        if self._count > _MOST_JOBS:
+            message = f"{self._count:,} jobs up to here, over {_MOST_JOBS:,}"
+            raise self._error(message, number, remedy="make a campaign of each part")
         for kernel, choice in product(kernels, list(product(*listed))):
             own = dict(settings)
             # What `auto` is for a kernel in another language its run says.
@@ -316,10 +327,12 @@ class _CampaignReader:
             require_kernel(path)
             return [path]
         pattern = Path(job.kernel)
-        base = Path(pattern.anchor) if pattern.is_absolute() else self._base
+        plain = [*takewhile(lambda part: not _PATTERN.search(part), pattern.parts)]
+        start = self._base.joinpath(*plain)
         try:
-            matches = sorted(base.glob(str(pattern.relative_to(pattern.anchor))))
-        except ValueError as error:  # until Python 3.13 `**` stands for whole folders only
+            self._require_small(start.resolve(), job.kernel, number)
+            matches = sorted(start.glob(str(Path(*pattern.parts[len(plain) :]))))
+        except (OSError, ValueError) as error:  # before Python 3.13 `**` is whole folders only
             message = f"{job.kernel!r} is no pattern: {error}"
             raise self._error(message, number, "kernel", remedy="kernels/**/*.cu is one") from error
         if not matches:
@@ -328,6 +341,19 @@ class _CampaignReader:
         for one in matches:
             require_kernel(one)
         return matches
+
+    def _require_small(self, start: Path, pattern: str, number: int) -> None:
+        """Refuse what nobody means, before it is looked through."""
+        seen, walked = 0, os.walk(start) if "**" in pattern else ()
+        if start == Path(start.anchor) or any(start.is_relative_to(one) for one in _SYSTEM):
+            seen = _MOST_ENTRIES + 1
+        for _, folders, files in walked:
+            if (seen := seen + len(folders) + len(files)) > _MOST_ENTRIES:
+                break
+        if seen > _MOST_ENTRIES:
+            message = f"{pattern!r} looks through all of {start}"
+            remedy = "name the folder that the kernels lie in: kernels/**/*.cu"
+            raise self._error(message, number, "kernel", remedy=remedy)
 
     def _check_names(self, entries: list[_Entry]) -> None:
         seen: dict[str, _Entry] = {}

@@ -141,7 +141,6 @@ def check_settings(
             require_scheme,
             security_of,
         )
-        from tuner.extensions.scale.cluster.signing import read_token
         from tuner.extensions.scale.cluster_run import require_of_cluster
         from tuner.model.cluster import TlsFiles
 
@@ -150,8 +149,6 @@ def check_settings(
         with about("cluster"):
             require_dask()
             address = require_address(called["cluster"])
-        with about("token_file", "cluster"):
-            read_token(base / called["token_file"] if "token_file" in called else None)
         authority, certificate, key = (
             base / called[name] if name in called else None for name in CERTIFICATES
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +47,7 @@ class RemoteCompiler:
             result: CompileResult = await self._ask_any(work, bundle)
         except LostTooOftenError as error:
             return CompileResult(error=error.message)
-        return replace(result, error=bundle.at_home(result.error))
+        return result
 
     async def _ask_any(self, work: Work, bundle: Bundle | None = None) -> Any:
         cluster, deadline_s = self._cluster, self._cluster.settings.timeouts.compile_s

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from random import sample
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tuner.device.base import DeviceInfo
 from tuner.extensions.scale.cluster.files import Bundle
-from tuner.extensions.scale.cluster.membership import (
-    Connections,
-    MemberSlot,
-    UnreachableError,
-    Wanted,
-    other_version,
-)
+from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted, other_version
 from tuner.extensions.scale.cluster.messages import (
-    COMPILE_RESOURCE,
     TOPIC,
     CallDevice,
     Compile,
-    Held,
     Keep,
     LacksFiles,
     Leave,
@@ -33,26 +27,24 @@ from tuner.extensions.scale.cluster.messages import (
     SlotInfo,
     StoreFiles,
     Work,
-    WorkAnswer,
-    WorkRequest,
     pool_of,
-    read_info,
+    read_answer,
+    read_members,
 )
 from tuner.extensions.scale.cluster.network import (
     allow_connections,
-    refused_connection,
+    make_connections,
     require_address,
     require_dask,
     require_scheduler,
+    run_without_pickles,
     security_of,
 )
-from tuner.extensions.scale.cluster.signing import SHARE_ONE, ForgedError, MessageSigner, read_token
-from tuner.extensions.scale.cluster.task import answer
 from tuner.model.cluster import ClusterSettings
 from tuner.model.errors import ClusterLost, DeviceError, DeviceLost, WorkerError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed.security import Security
 
 _T = TypeVar("_T")
 
@@ -67,6 +59,8 @@ WHY_LOOKS = 2
 CLOSING_S = 5.0
 # What was lost with so many workers one after the other may be what ended them.
 MOST_LOSSES = 3
+NO_WAY = "the scheduler has to reach its workers: docs/clusters.md, The network"
+STRANGE = "end that worker, and give the cluster a new certificate if it is not yours"
 SAME_VERSION = "install the same version of tune, and of nvidia-cuda-nvrtc, on all hosts"
 NO_SLOT = "`tune worker ADDRESS` on a host adds its GPUs, and --device host its CPU"
 
@@ -100,12 +94,9 @@ class Cluster:
         require_dask()
         self.settings, self._say = settings, say
         self.address = require_address(settings.address)
-        self._signer = MessageSigner(read_token(settings.token_file))
         security = security_of(settings.tls, "client")
-        self._tls = security.get_connection_args("client")
-        timeouts = settings.timeouts
-        require_scheduler(self.address, security, "client", timeouts.connect_s)
-        self._holder, self._number = secrets.token_hex(16), 0
+        require_scheduler(self.address, security, "client", settings.timeouts.connect_s)
+        self._holder = secrets.token_hex(16)
         self._slots: dict[str, MemberSlot] = {}
         # Why a worker of this name is not asked, and what to do.
         self._left_out: dict[str, tuple[str, str]] = {}
@@ -116,26 +107,34 @@ class Cluster:
         self._down: ClusterLost | None = None
         self._looked_s, self._looking = 0.0, asyncio.Lock()
         allow_connections()
-        from distributed import Client
-
-        with refused_connection(self.address):
-            self._client: Client = Client(
-                self.address, security=security, timeout=timeouts.connect_s, set_as_default=False
-            )
-        self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
+        began: Future[None] = Future()
+        self._thread = Thread(
+            target=lambda: run_without_pickles(self._live(security, began)),
+            name="tune-cluster",
+            daemon=True,
+        )
+        self._thread.start()
+        began.result()
         try:
             self._run(self._look())
         except BaseException:
-            self._client.close(timeout=CLOSING_S)
+            self.close()
             raise
-        self._watching = asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
+        self._watching = self.start(self._watch())
+
+    async def _live(self, security: Security, began: Future[None]) -> None:
+        """Let calls be made until `close`."""
+        self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
+        connect_s = self.settings.timeouts.connect_s
+        async with make_connections(security, "client", connect_s) as self._pool:
+            began.set_result(None)
+            await self._ends.wait()
 
     def close(self) -> None:
-        """End the connection; what is under way is given up."""
-        self._watching.cancel()
-        with suppress(Exception):  # Dask's own trouble while it closes is nobody's any more
-            self.start(self._hang_up()).result(CLOSING_S)
-            self._client.close(timeout=CLOSING_S)
+        """End the connections; what is under way is given up."""
+        with suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(self._ends.set)
+        self._thread.join(CLOSING_S)
 
     def start(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run a coroutine in the cluster's loop and return at once."""
@@ -154,9 +153,9 @@ class Cluster:
         """List the slots that a run may use, held or free; wait `wait_s` seconds for the first."""
         return self._run(self._fitting(wanted, wait_s))
 
-    def call(self, slot: MemberSlot, work: CallDevice, deadline_s: float) -> Any:
+    def call(self, slot: MemberSlot, work: CallDevice, deadline_s: float, bundle: Bundle) -> Any:
         """Call the device of a slot that was taken; raise what it raises, or `SlotLostError`."""
-        return self._run(self.ask(slot, work, deadline_s))
+        return self._run(self.ask(slot, work, deadline_s, bundle))
 
     def release(self, slot: MemberSlot, work: Work | None) -> None:
         """Give a slot back, with a last word for it if it lives."""
@@ -182,13 +181,17 @@ class Cluster:
     async def ask(
         self, slot: MemberSlot, work: Work, deadline_s: float, bundle: Bundle | None = None
     ) -> Any:
-        """Send work to a slot, with the files that it lacks, and wait for what comes of it."""
-        value = await self._ask_slot(slot, work, deadline_s)
-        if isinstance(value, LacksFiles):
-            assert bundle is not None
+        """Send work to a slot, with the files that it lacks, and wait for what comes of it.
+
+        What is said of the files of `bundle` is said of those of this machine.
+        """
+        value = await self._ask_slot(slot, work, deadline_s, bundle)
+        if bundle is not None and isinstance(value, LacksFiles):
+            if not bundle.places.keys() >= {*value.digests}:
+                raise self._refuse(slot, "asks for files that are no part of its work", STRANGE)
             contents = StoreFiles(bundle.contents(value.digests))
             await self._ask_slot(slot, contents, self.settings.timeouts.file_s)
-            value = await self._ask_slot(slot, work, deadline_s)
+            value = await self._ask_slot(slot, work, deadline_s, bundle)
         if isinstance(value, LacksFiles):
             raise SlotLostError(f"{slot.info} does not keep the files that it is sent")
         return value
@@ -209,42 +212,40 @@ class Cluster:
             await asyncio.sleep(TAKE_AGAIN_S)
         raise DeviceLost("no worker of the cluster is left that can compile", remedy=NO_SLOT)
 
-    async def _ask_slot(self, slot: MemberSlot, work: Work, deadline_s: float) -> Any:
-        self._number += 1
-        request = WorkRequest(slot.info.slot, self._holder, self._number, work)
+    async def _ask_slot(
+        self, slot: MemberSlot, work: Work, deadline_s: float, bundle: Bundle | None = None
+    ) -> Any:
         holds = isinstance(work, CallDevice | OpenKernel)
         slot.under_way += 1
         slot.working += holds
         try:
-            sealed = await self._send(slot, request, deadline_s)
+            answer = await self._send(slot, work, deadline_s)
         finally:
             slot.under_way -= 1
             slot.working -= holds
+        slot.has_answered = True
         if holds:
             slot.kept_s = time.monotonic()
         try:
-            said: WorkAnswer = self._signer.open("answer", sealed)
-        except ForgedError as error:
-            # A host with another token: others go on without it.
-            slot.refused = f"{slot.info}: {error.message}"
-            self._lose(slot, slot.refused, silent=True)
-            self._left_out[slot.info.name] = (slot.refused, SHARE_ONE)
-            if self._used:
-                self._tell_of_left_out()
-            raise SlotLostError(slot.refused) from error
-        asked = (request.slot, request.holder, request.number)
-        if (said.slot, said.holder, said.number) not in (asked, (request.slot, "", 0)):
-            raise SlotLostError(f"{slot.info} answered another question")
-        if said.raised is not None:
-            raise said.raised
-        return said.value
+            return read_answer(work, bundle.at_home(answer) if bundle else answer)
+        except ValueError as error:
+            raise self._refuse(slot, "gave no answer that can be read", STRANGE) from error
 
-    async def _send(self, slot: MemberSlot, request: WorkRequest, deadline_s: float) -> bytes:
+    def _refuse(self, slot: MemberSlot, why: str, remedy: str) -> SlotLostError:
+        """Leave a worker out that lives: others go on without it."""
+        slot.refused = (f"{slot.info} {why}", remedy)
+        self._lose(slot, why, silent=True)
+        self._left_out[slot.info.name] = slot.refused
+        if self._used:
+            self._tell_of_left_out()
+        return SlotLostError(slot.refused[0])
+
+    async def _send(self, slot: MemberSlot, work: Work, deadline_s: float) -> str:
         if self._down is not None:
             raise self._down
         if slot.gone.done():
             raise SlotLostError(f"{slot.info} {slot.gone.result()}")
-        result = asyncio.ensure_future(self._request_answer(slot, request))
+        result = asyncio.ensure_future(self._request_answer(slot, work))
         try:
             ends: set[asyncio.Future[Any]] = {result, slot.gone}
             await asyncio.wait(ends, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
@@ -252,43 +253,37 @@ class Cluster:
                 if not result.cancelled() and result.exception() is None:
                     return result.result()
                 await self._look_why(slot)
-            raise self._why(slot, request.work, result, deadline_s)
+            raise self._why(slot, work, result, deadline_s)
         finally:
             result.cancel()
 
-    async def _request_answer(self, slot: MemberSlot, request: WorkRequest) -> bytes:
-        """Send a request straight to its worker, or by the scheduler where that cannot be."""
-        sealed = self._signer.close("request", request)
+    async def _request_answer(self, slot: MemberSlot, work: Work) -> str:
+        """Send work straight to its worker, or by the scheduler where that cannot be."""
+        from distributed.core import send_recv
+
+        message = {
+            "op": TOPIC,
+            "pool": pool_of(work),
+            "holder": self._holder,
+            "work": pickle.dumps(work),
+        }
         if not slot.relayed:
             try:
-                return await slot.connections.call(pool_of(request.work), sealed)
-            except UnreachableError:
+                comm = await self._pool.connect(slot.address)
+            except (OSError, TimeoutError):
                 slot.relayed = True
-        return await self._relay(slot, request, sealed)
-
-    async def _relay(self, slot: MemberSlot, request: WorkRequest, sealed: bytes) -> bytes:
-        """Have the scheduler pass a request on, as a task that this worker alone can run.
-
-        It costs the scheduler several times what a connection costs us.
-        """
-        named = {"device": slot.info.model, "compile": COMPILE_RESOURCE}.get(pool_of(request.work))
-        future = self._client.submit(
-            answer,
-            sealed,
-            key=f"tune-{self._holder}-{request.number}",
-            pure=False,
-            # Dask would send it again where its worker is lost. Nobody else can answer it, and the
-            # worker itself takes it once.
-            retries=0,
-            workers=[slot.address],
-            allow_other_workers=False,
-            resources={named: 1} if named else {},
-        )
-        try:
-            said: bytes = await future
-        finally:
-            # Without a future that waits for it the scheduler drops the task.
-            future.release()
+        if slot.relayed:
+            said = await self._pool(self.address).proxy(worker=slot.address, msg=message)
+        else:
+            try:
+                said = await send_recv(comm, **message)
+            except BaseException:
+                comm.abort()  # whose answer comes next is not known
+                raise
+            finally:
+                self._pool.reuse(slot.address, comm)
+        if not isinstance(said, str):
+            raise ValueError("what came back is no answer")
         return said
 
     async def _look_why(self, slot: MemberSlot) -> None:
@@ -304,15 +299,18 @@ class Cluster:
                     return
 
     def _why(
-        self, slot: MemberSlot, work: Work, result: asyncio.Future[bytes], deadline_s: float
+        self, slot: MemberSlot, work: Work, result: asyncio.Future[str], deadline_s: float
     ) -> DeviceError:
         """Say why there is no answer: whom it was lost with."""
-        if self._down is not None or self._client.status != "running":
-            return self._lost_scheduler()
+        if self._down is not None:
+            return self._down
         if slot.gone.done():
             return SlotLostError(f"{slot.info} {slot.gone.result()}")
         if result.done():
             failure = "cancelled" if result.cancelled() else result.exception()
+            if slot.relayed and not slot.has_answered:
+                why = f"is reached neither from here nor by the scheduler: {failure}"
+                return self._refuse(slot, why, NO_WAY)
             self._lose(slot, f"gave no answer: {failure}")
         elif isinstance(work, Keep | Leave):
             return SlotLostError(f"{slot.info} is late")  # it may come yet, and nothing is lost
@@ -339,7 +337,7 @@ class Cluster:
         if slot.gone.done():
             return
         slot.gone.set_result(why)
-        slot.connections.close()
+        self._pool.remove(slot.address)
         if slot.info.slot in self._taken and not silent:
             self._say(f"{slot.info} {why}")
 
@@ -415,13 +413,13 @@ class Cluster:
     ) -> DeviceInfo | None:
         """Hold a slot and open a kernel there; None where another run holds it."""
         self._taken[slot.info.slot] = slot
-        said: DeviceInfo | Held | None = None
+        said: DeviceInfo | None = None
         try:
             said = await self.ask(slot, kernel, self.settings.timeouts.open_s, bundle)
         finally:
-            if not isinstance(said, DeviceInfo):
+            if said is None:
                 self._taken.pop(slot.info.slot, None)
-        return None if isinstance(said, Held) else said
+        return said
 
     def _living(self) -> list[MemberSlot]:
         found = (slot for slot in self._slots.values() if not slot.gone.done())
@@ -432,10 +430,6 @@ class Cluster:
             if name not in self._told:
                 self._told.add(name)
                 self._say(f"Warning: {why}")
-
-    async def _hang_up(self) -> None:
-        for slot in self._slots.values():
-            slot.connections.close()
 
     async def _look_since(self, moment_s: float) -> None:
         """Look, unless another call did so since; many slots may be lost at once."""
@@ -448,27 +442,25 @@ class Cluster:
         if self._down is not None:
             raise self._down
         try:
-            asked = self._client.scheduler.identity(n_workers=-1)
-            told = await asyncio.wait_for(asked, self.settings.timeouts.silent_s)
-        # The last two are what a client of Dask raises that has given up, and closed itself.
-        except (OSError, TimeoutError, AttributeError, RuntimeError) as error:
+            asked = self._pool(self.address).identity(n_workers=-1)
+            said = await asyncio.wait_for(asked, self.settings.timeouts.silent_s)
+            members = read_members(said)
+        # What is no message of Dask's ends in errors of many kinds.
+        except Exception as error:
             raise self._lost_scheduler() from error
-        if self._client.status != "running":
-            raise self._lost_scheduler()
         self._looked_s = time.monotonic()
         alive = set()
         self._left_out = {}
-        for address, worker in told["workers"].items():
-            if (info := read_info(worker.get(TOPIC))) is not None:
-                alive.add(info.slot)
-                self._note_worker(info, address, float(worker["last_seen"]))
+        for address, info, last_seen in members:
+            alive.add(info.slot)
+            self._note_worker(info, address, last_seen)
         for name in self._slots.keys() - alive:
             self._lose(self._slots.pop(name), "has left the cluster")
 
     def _note_worker(self, info: SlotInfo, address: str, last_seen: float) -> None:
         known = self._slots.get(info.slot)
         if known is not None and known.refused:
-            self._left_out[info.name] = (known.refused, SHARE_ONE)
+            self._left_out[info.name] = known.refused
             return
         if known is not None and known.hangs:
             return
@@ -478,8 +470,7 @@ class Cluster:
                 return
             if known is not None and known.last_seen == last_seen:
                 return  # as silent as when it was lost
-            connections = Connections(address, self._tls, self.settings.timeouts.connect_s)
-            known = MemberSlot(info, address, connections, self._loop.create_future())
+            known = MemberSlot(info, address, self._loop.create_future())
             self._slots[info.slot] = known
         now_s = time.monotonic()
         if last_seen != known.last_seen:

@@ -9,7 +9,7 @@ from typing import Any
 from tuner.device.base import Counted, DeviceInfo, Outcome, Program, Watchers
 from tuner.device.forwarding import ForwardingDevice
 from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
-from tuner.extensions.scale.cluster.files import kernel_bundle, retold
+from tuner.extensions.scale.cluster.files import kernel_bundle
 from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted
 from tuner.extensions.scale.cluster.messages import (
     COUNTERS,
@@ -91,9 +91,7 @@ class RemoteDevice(ForwardingDevice):
         lost: list[str] = []
         while True:
             try:
-                with self._bundle.errors_at_home():
-                    answer = self._cluster.call(self._slot, call, deadline_s)
-                return retold(answer, self._bundle.at_home)
+                return self._cluster.call(self._slot, call, deadline_s, self._bundle)
             except (DeviceLost, WorkerError) as error:
                 lost.append(f"{self._slot.info.name}: {error.message}")
             if len(lost) == MOST_LOSSES:
@@ -121,8 +119,7 @@ class RemoteDevice(ForwardingDevice):
         self._say(f"the work of {before.info.name} goes on with {self._slot.info.name}")
 
     def _taken(self, wait_s: float) -> tuple[MemberSlot, DeviceInfo]:
-        with self._bundle.errors_at_home():
-            slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
+        slot, info = self._cluster.take(self._wanted, self._kernel, self._bundle, wait_s=wait_s)
         return slot, replace(info, environment={**info.environment, "host": slot.info.host})
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.includes import reachable_files
-from tuner.device.base import ComparisonRounds, Counted, Outcome
 from tuner.extensions.scale.cluster.messages import LacksFiles, Manifest
-from tuner.model.errors import KernelError, TunerError, WorkerError
+from tuner.model.errors import KernelError, WorkerError
 from tuner.model.kernel import KernelSpec
 from tuner.process.files import atomic_write, read_regular
 
 # What no run has asked for in so long is deleted when a worker starts.
 KEPT_S = 30 * 24 * 3600
-# Stands for a worker's folder in what it says: the coordinator puts its own folders there.
-_THERE = "\0"
+# Stands for a worker's folder in what it says: the coordinator puts its own folders there. It is a
+# character for private use, which JSON has as it is.
+_THERE = "\ue000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,51 +51,16 @@ class Bundle:
         """Read what a worker lacks."""
         return {digest: _content(self.places[digest]) for digest in digests}
 
-    def at_home(self, text: str) -> str:
-        """Name the files of this machine in a text of `names_at_home`."""
+    def at_home(self, answer: str) -> str:
+        """Name the files of this machine in the JSON of an answer."""
         for name, folder in self.homes.items():
-            text = text.replace(f"{_THERE}{name}", folder)
-        return text
-
-    @contextmanager
-    def errors_at_home(self) -> Iterator[None]:
-        """Name the files of this machine in the errors of a worker."""
-        try:
-            yield
-        except TunerError as error:
-            retell(error, self.at_home)
-            raise
+            answer = answer.replace(f"{_THERE}{name}", json.dumps(folder, ensure_ascii=False)[1:-1])
+        return answer
 
 
 def names_at_home(text: str, folder: Path) -> str:
     """Take the folder of a bundle on this host out of a text; `Bundle.at_home` is the other way."""
     return text.replace(f"{folder}/", _THERE)
-
-
-def retell(error: TunerError, told: Callable[[str], str]) -> None:
-    """Change all that an error says of files."""
-    error.message = told(error.message)
-    if error.path is not None:
-        error.path = Path(told(str(error.path)))
-    if error.remedy is not None:
-        error.remedy = told(error.remedy)
-
-
-def retold(answer: Any, told: Callable[[str], str]) -> Any:
-    """Change all that a device's answer says of files."""
-    match answer:
-        case Outcome(correctness=verdict):
-            if verdict is not None:
-                verdict = replace(verdict, reason=told(verdict.reason))
-            return replace(answer, reason=told(answer.reason), correctness=verdict)
-        case [Outcome(), *_]:
-            return [retold(one, told) for one in answer]
-        case Counted():
-            return replace(answer, reason=told(answer.reason))
-        case ComparisonRounds():
-            return replace(answer, faults=tuple(map(told, answer.faults)))
-        case _:
-            return answer
 
 
 def _content(path: Path) -> bytes:

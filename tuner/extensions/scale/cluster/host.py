@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from threading import Event, Thread
 
 from tuner.compiler.cache import user_cache_dir
@@ -25,7 +24,6 @@ from tuner.extensions.scale.cluster.network import (
     require_scheduler,
     security_of,
 )
-from tuner.extensions.scale.cluster.signing import read_token
 from tuner.extensions.scale.cluster.slot import SlotOptions
 from tuner.model.cluster import Timeouts, TlsFiles
 from tuner.model.errors import DeviceError, InputError
@@ -48,7 +46,6 @@ class HostOptions:
     device: str = "auto"
     name: str = ""
     compilers: int | None = None
-    token_file: Path | None = None
     tls: TlsFiles | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
 
@@ -92,7 +89,6 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
     """
     require_dask()
     options = replace(options, address=require_address(options.address))
-    token = read_token(options.token_file)
     security = security_of(options.tls, "worker")
     require_scheduler(options.address, security, "worker", options.timeouts.connect_s)
     infos = slot_infos(options)
@@ -105,7 +101,6 @@ def serve_host(options: HostOptions, say: Callable[[str], None]) -> None:
                 SlotOptions(
                     address=options.address,
                     info=info,
-                    token=token,
                     tls=options.tls,
                     scratch=scratch,
                     files=files,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import re
 import resource
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tuner.model.cluster import TlsFiles
 from tuner.model.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
+    from distributed.core import ConnectionPool
     from distributed.security import Security
 
 # What of Dask's own settings matters here, for coordinator and workers, whatever a file of the
@@ -40,19 +43,18 @@ DASK = {
     "distributed.admin.system-monitor.interval": "10s",
     # Nothing but the measuring process may touch the GPU.
     "distributed.diagnostics.nvml": False,
-    # A request may hold the headers of a project.
-    "distributed.admin.large-graph-warning-threshold": "1GiB",
 }
 # Dask's loggers tell of every connection; what matters here becomes one message of ours. asyncio's
-# tells of calls that Dask's client has given up with a worker.
+# tells of calls that were given up with a worker.
 LOGGERS = ("distributed", "tornado", "asyncio")
-
+LOOPBACK = "127.0.0.1"
 
 PROBE_S = 1.0
 # Enough for any cluster, and soon counted through by programs that close all files.
 MOST_FILES = 65536
 
 Role = Literal["client", "worker"]
+_T = TypeVar("_T")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
@@ -70,7 +72,7 @@ def require_dask() -> None:
     # Several of them have levels of their own.
     for name in [*logging.root.manager.loggerDict, *LOGGERS]:
         if name.partition(".")[0] in LOGGERS:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def allow_connections() -> None:
@@ -147,22 +149,75 @@ def require_scheme(address: str, security: Security, role: Role) -> None:
             f"certificates are given, and {address} is without encryption",
             remedy=f"use tls://{address.partition('://')[2]}",
         )
+    if address.startswith("tcp:") and not _is_loopback(address):
+        raise InputError(
+            f"{address} is without encryption: whoever reaches it could run code on every host",
+            remedy=f"use tls://{address.partition('://')[2]}, with --tls-ca and --tls-cert "
+            "(docs/clusters.md); tcp is for this machine alone",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def require_scheduler(address: str, security: Security, role: Role, timeout_s: float) -> None:
     """Raise `DeviceError` with the reason unless a scheduler answers at this address."""
     require_scheme(address, security, role)
-    asyncio.run(_identity(address, security.get_connection_args(role), timeout_s))
 
-
-async def _identity(address: str, arguments: Mapping[str, Any], timeout_s: float) -> None:
-    from distributed.core import rpc
+    async def identity() -> Any:
+        async with make_connections(security, role, timeout_s) as pool:
+            return await asyncio.wait_for(pool(address).identity(n_workers=0), timeout_s)
 
     with refused_connection(address):
-        async with rpc(address, timeout=timeout_s, connection_args=arguments) as scheduler:
-            said = await asyncio.wait_for(scheduler.identity(n_workers=0), timeout_s)
+        said = run_without_pickles(identity())
     if not isinstance(said, dict) or said.get("type") != "Scheduler":
         raise DeviceError(f"what answers at {address} is no Dask scheduler")
+
+
+def make_connections(security: Security, role: Role, timeout_s: float) -> ConnectionPool:
+    """Make the connections to all of a cluster; what comes is no more than plain values."""
+    from distributed.core import ConnectionPool
+
+    arguments = security.get_connection_args(role)
+    return ConnectionPool(
+        MOST_FILES, deserialize=False, connection_args=arguments, timeout=timeout_s
+    )
+
+
+def run_without_pickles(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine in a loop of its own, in whose thread Dask opens no pickle.
+
+    One can run code, and Dask opens those that come before its caller sees a message: it has no
+    setting for it.
+    """
+    from distributed.protocol import core
+
+    if not isinstance(core.pickle, _RefusingPickle):
+        core.pickle = _RefusingPickle(core.pickle)
+    _thread.refuses = True
+    try:
+        return asyncio.run(coroutine)
+    finally:
+        _thread.refuses = False
+
+
+_thread = threading.local()
+
+
+class _RefusingPickle:
+    """Dask's module for pickles, which opens none in threads that refuse them."""
+
+    def __init__(self, pickle: Any) -> None:
+        self.dumps, self._loads = pickle.dumps, pickle.loads
+
+    def loads(self, *arguments: Any, **options: Any) -> Any:
+        if getattr(_thread, "refuses", False):
+            raise ValueError("it sent a pickle, which could run code here")
+        return self._loads(*arguments, **options)
 
 
 @contextmanager

@@ -22,32 +22,33 @@ from tuner.extensions.scale.cluster.files import (
     FileStore,
     names_at_home,
     place_spec,
-    retell,
-    retold,
 )
 from tuner.extensions.scale.cluster.messages import (
-    COMPILE_RESOURCE,
     COUNTERS,
     TOPIC,
     WATCHERS,
     CallDevice,
     Compile,
-    Held,
     Keep,
     Leave,
     NameCompiler,
     OpenKernel,
+    Pool,
     SlotInfo,
     StoreFiles,
     ToldWatchers,
-    WorkAnswer,
-    WorkRequest,
+    Work,
     code_version,
     cuda_version,
+    write_error,
+    write_value,
 )
-from tuner.extensions.scale.cluster.network import refused_connection, require_dask, security_of
-from tuner.extensions.scale.cluster.signing import ForgedError, MessageSigner
-from tuner.extensions.scale.cluster.task import SlotPlugin
+from tuner.extensions.scale.cluster.network import (
+    LOOPBACK,
+    refused_connection,
+    require_dask,
+    security_of,
+)
 from tuner.model.amd import is_amd
 from tuner.model.cluster import TlsFiles
 from tuner.model.errors import TunerError, WorkerError
@@ -61,6 +62,8 @@ logger = logging.getLogger("tuner.extensions.scale.cluster")
 
 # A worker that finds no scheduler in so long tells `tune worker`, which tries again.
 JOIN_S = 20.0
+# Opening a kernel takes long, and who asks for a slot that is held shall not wait for it.
+OTHERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,6 @@ class SlotOptions:
 
     address: str
     info: SlotInfo
-    token: str
     tls: TlsFiles | None
     scratch: Path
     files: Path
@@ -85,16 +87,15 @@ class WorkerSlot:
     def __init__(
         self,
         info: SlotInfo,
-        signer: MessageSigner,
         files: FileStore,
         lease_s: float,
         *,
         opened: Callable[..., Device] = open_device,
     ) -> None:
-        self._info, self._signer, self._files, self._lease_s = info, signer, files, lease_s
+        self._info, self._files, self._lease_s = info, files, lease_s
         self._opened = opened
         self._lock = threading.Lock()
-        self._holder, self._number, self._ends_s = "", 0, 0.0
+        self._holder, self._ends_s = "", 0.0
         self._working = False
         self._device: Device | None = None
         self._folder: Path | None = None
@@ -102,29 +103,16 @@ class WorkerSlot:
         self._tools: _Tools | None = None
         self._compilers: dict[tuple[bool, str], Compiler] = {}
 
-    def answer(self, sealed: bytes) -> bytes:
-        """Do what a signed request asks for, and sign what came of it."""
-        asked = (self._info.slot, "", 0)
+    def answer(self, holder: str, pickled: bytes) -> str:
+        """Do a piece of work for a run, and write what came of it."""
         try:
-            request: WorkRequest = self._signer.open("request", sealed)
-            asked = (self._info.slot, request.holder, request.number)
-            if request.slot != self._info.slot:
-                raise ForgedError(f"this work is for another process than {self._info.name}")
-            made = WorkAnswer(*asked, value=self._do(request))
-        except TunerError as error:
-            retell(error, self._retold)
-            made = WorkAnswer(*asked, raised=error)
-        except MemoryError as error:  # NumPy's and CuPy's are subclasses, known here only
-            made = WorkAnswer(*asked, raised=MemoryError(str(error)))
+            # Whoever can connect may run code here: a kernel and its reference are code.
+            answer = write_value(self._do(holder, pickle.loads(pickled)))  # noqa: S301
+        except (TunerError, MemoryError) as error:
+            answer = write_error(error)
         except Exception:  # noqa: BLE001 - the traceback must reach the coordinator, whatever it is
-            trace = self._retold(traceback.format_exc())
-            failed = WorkerError(f"on {self._info.host}:\n{trace}")
-            made = WorkAnswer(*asked, raised=failed)
-        return self._signer.close("answer", made)
-
-    def _retold(self, text: str) -> str:
-        """Say of the kernel's files what the coordinator understands."""
-        return text if self._folder is None else names_at_home(text, self._folder)
+            answer = write_error(WorkerError(f"on {self._info.host}:\n{traceback.format_exc()}"))
+        return answer if self._folder is None else names_at_home(answer, self._folder)
 
     def close(self) -> None:
         """Close device and compilers."""
@@ -132,8 +120,7 @@ class WorkerSlot:
         for compiler in self._compilers.values():
             compiler.close()
 
-    def _do(self, request: WorkRequest) -> Any:
-        work = request.work
+    def _do(self, holder: str, work: Work) -> Any:
         if isinstance(work, StoreFiles):
             return self._files.put(work.contents)
         if isinstance(work, NameCompiler):
@@ -142,18 +129,16 @@ class WorkerSlot:
             return self._compile(work)
         if isinstance(work, Keep):
             with self._lock:
-                if held := request.holder == self._holder:
+                if held := holder == self._holder:
                     self._ends_s = time.monotonic() + self._lease_s
                 return held
         if isinstance(work, Leave):
-            self._require_new(request)
-            return self._leave(request.holder)
+            return self._leave(holder)
         if isinstance(work, OpenKernel):
             if lacking := self._files.lacking(work.files):
                 return lacking
-            if not self._take(request.holder):
-                return Held()
-            self._require_new(request)
+            if not self._take(holder):
+                return None
             with self._at_work():
                 try:
                     self._close_device()
@@ -163,16 +148,14 @@ class WorkerSlot:
                     self._device = self._opened(self._info.device, spec, work.operators)
                     return self._device.info
                 except BaseException:
-                    self._leave(request.holder)
+                    self._leave(holder)
                     raise
-        if request.holder != self._holder or self._device is None:
+        if holder != self._holder or self._device is None:
             raise WorkerError(f"{self._info.name} is no longer held by this run")
-        self._require_new(request)
         with self._at_work():
             if work.part:
                 return self._of_part(self._device, work)
-            answer = getattr(self._device, work.method)(*work.arguments, **work.options)
-            return retold(answer, self._retold)
+            return getattr(self._device, work.method)(*work.arguments, **work.options)
 
     def _of_part(self, device: Device, work: CallDevice) -> Any:
         """Call one of the tools that belong to the device; they are opened when first asked for."""
@@ -181,8 +164,7 @@ class WorkerSlot:
             self._parts.callback(self._tools.close)
         if work.part == WATCHERS:
             return self._tools.told
-        answer = getattr(self._tools.parts[work.part], work.method)(*work.arguments)
-        return retold(answer, self._retold)
+        return getattr(self._tools.parts[work.part], work.method)(*work.arguments)
 
     def _compile(self, work: Compile) -> Any:
         if lacking := self._files.lacking(work.files):
@@ -211,9 +193,7 @@ class WorkerSlot:
             free = not self._holder or time.monotonic() > self._ends_s
             if holder != self._holder and not free:
                 return False
-            if holder != self._holder:
-                self._holder, self._number = holder, 0
-            self._ends_s = time.monotonic() + self._lease_s
+            self._holder, self._ends_s = holder, time.monotonic() + self._lease_s
             return True
 
     def _leave(self, holder: str) -> None:
@@ -221,13 +201,6 @@ class WorkerSlot:
             self._close_device()
             with self._lock:
                 self._holder = ""
-
-    def _require_new(self, request: WorkRequest) -> None:
-        """Refuse a copy of a request that was taken already: nothing is measured twice."""
-        with self._lock:
-            if request.number <= self._number:
-                raise ForgedError(f"{self._info.name} had this request already")
-            self._number = request.number
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -267,28 +240,55 @@ class _Tools:
             part.close()
 
 
+class SlotServer:
+    """Answers for a slot beside what a Dask worker does, in a pool of threads for each kind."""
+
+    def __init__(self, slot: WorkerSlot, compilers: int) -> None:
+        from distributed.threadpoolexecutor import ThreadPoolExecutor
+
+        self._slot = slot
+        # Dask's threads don't keep a process from ending, as a call that hangs would.
+        self.executors = {
+            pool: ThreadPoolExecutor(size, thread_name_prefix=f"tune-{pool}")
+            for pool, size in {"device": 1, "compile": compilers, "other": OTHERS}.items()
+        }
+
+    async def call(self, comm: Any, pool: Pool, holder: str, work: bytes) -> str:
+        """Answer once a thread is free, if anybody still waits for the answer."""
+
+        def answer() -> str:
+            return "" if comm.closed() else self._slot.answer(holder, work)
+
+        return await asyncio.get_running_loop().run_in_executor(self.executors[pool], answer)
+
+
 def slot_worker(options: SlotOptions, slot: WorkerSlot, **settings: Any) -> Worker:
     """Make the Dask worker of a slot; `settings` go to Dask as they are."""
     from distributed import Worker
 
-    info, told = options.info, asdict(options.info)
-    return Worker(
+    info, server = options.info, SlotServer(slot, options.info.compilers)
+    worker = Worker(
         options.address,
+        # Without TLS nobody else is to reach it.
+        host=None if options.address.startswith("tls:") else LOOPBACK,
         # Dask refuses a name that it knows, and one that has died may still be known.
         name=f"{info.name}#{info.slot[:6]}",
-        # Of tasks, which come from who cannot connect to this host: one thread for the device, one
-        # for each compilation, one for who holds the slot.
-        nthreads=info.compilers + 2,
-        resources={info.model: 1, COMPILE_RESOURCE: info.compilers},
+        nthreads=1,
         security=security_of(options.tls, "worker"),
-        startup_information={TOPIC: lambda worker: told},
-        plugins=(SlotPlugin(slot, info.compilers),),
+        startup_information={TOPIC: lambda worker: asdict(info)},
+        # Its pages are of no use to anybody here.
+        dashboard=False,
+        dashboard_address=f"{LOOPBACK}:0",
         # Dask would pause or kill a worker by memory that is not its own.
         memory_limit=0,
         death_timeout=JOIN_S,
         local_directory=str(options.scratch),
         **settings,
     )
+    worker.handlers[TOPIC] = server.call
+    # Dask ends them with the worker.
+    worker.executors |= {f"tune-{pool}": one for pool, one in server.executors.items()}
+    return worker
 
 
 async def _work(options: SlotOptions, slot: WorkerSlot, connection: socket.socket) -> None:
@@ -307,8 +307,7 @@ def serve(descriptor: str) -> None:
     # Of the code that runs here, which may be newer than that of `tune worker`.
     info = replace(options.info, version=code_version(), cuda=cuda_version())
     options = replace(options, info=info)
-    signer, files = MessageSigner(options.token), FileStore(options.files)
-    slot = WorkerSlot(options.info, signer, files, options.lease_s)
+    slot = WorkerSlot(options.info, FileStore(options.files), options.lease_s)
     try:
         asyncio.run(_work(options, slot, connection))
     except TunerError as error:

@@ -147,6 +147,48 @@ def test_the_grid_follows_the_config_however_it_is_written(
     assert launches[0].handed["num_warps"] == 2
 
 
+AUTOTUNED = """import torch, triton
+import triton.language as tl
+
+@triton.autotune(configs=[triton.Config({"TILE": t}) for t in (64, 128, 256)], key=["n"])
+@triton.jit
+def shift(x_ptr, n, TILE: tl.constexpr):
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    tl.store(x_ptr + at, 1 + tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+def go(x: torch.Tensor):
+    n = x.numel()
+    """
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "shift[(triton.cdiv(n, 64),)](x, n)",
+        "shift[((n + 63) // 64,)](x, n)",
+        "shift[((n + 64 - 1) // 64,)](x, n)",
+        "blocks = (n - 1) // 64 + 1; shift[(blocks,)](x, n)",
+        "B = 64; shift[((n + B - 1) // B,)](x, n)",
+        "shift[lambda meta: (triton.cdiv(n, 64),)](x, n)",
+        "grid = (triton.cdiv(n, 64), 8); shift[grid](x, n)",
+        "def grid(meta): return (triton.cdiv(n, 64),)\n    shift[grid](x, n)",
+    ],
+)
+def test_a_grids_number_that_an_autotuned_launch_leaves_out_follows_the_config(
+    launches: list[Launch], body: str
+) -> None:
+    Path("own.py").write_text(AUTOTUNED + body)
+    module = module_of(Path("own.py").resolve())
+    for tile in (64, 256):
+        module.launch({"TILE": tile}, {"x": torch.ones(4097)}, {})
+    assert [one.grid[0] for one in launches] == [65, 17]
+
+
+def test_a_grids_number_that_is_no_value_of_a_parameter_is_noted(launches: list[Launch]) -> None:
+    Path("own.py").write_text(AUTOTUNED + "shift[(triton.cdiv(n, 32),)](x, n)")
+    assert draft_python(Path("own.py")).notes == ("the grid's 32 (line 12) does not follow TILE",)
+
+
 ADD_ONE = """import torch, triton
 import triton.language as tl
 from typing import Optional

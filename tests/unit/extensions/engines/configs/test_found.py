@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,8 @@ def test_a_file_that_an_engine_would_fail_on_is_told(
         ({"1": {**ROW, "BLOCK_SIZE_K": 0}}, "the row '1' has 0 for BLOCK_SIZE_K"),
         ({"1": {**ROW, "BLOCK_SIZE_K": True}}, "the row '1' has True for BLOCK_SIZE_K"),
         ({"1": {**ROW, "num_warps": 4.5}}, "the row '1' has 4.5 for num_warps"),
+        ({"1": {**ROW, "num_warps": 3}}, "the row '1' has 3 for num_warps, no power of two"),
+        ({"1": {**ROW, "num_warps": 64}}, "the row '1' has 64 for num_warps, over 32"),
         ({"1": ROW, "many": ROW}, "the row 'many' is for no number of tokens"),
         ({"1": ROW, "1.5": ROW}, "the row '1.5' is for no number of tokens"),
     ],
@@ -149,6 +152,52 @@ def test_a_row_of_a_block_fp8_file_is_told_too_and_of_these_none_names_a_triton(
         put(first.wanted, content)
         with pytest.raises(InputError, match=f"the row {said}"):
             missing_files(config, moe, GPU, TRITON)
+
+
+BLOCK_FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+WIDE = {**ROW, "BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_K": 128, "num_stages": 4}
+
+
+@pytest.mark.parametrize(("make", "layer", "step"), [
+    (sglang, 0, 256), (sglang, 2, 256), (vllm, 1, 256), (sglang, 1, 512),
+])  # fmt: skip
+def test_a_step_over_more_than_one_scale_is_told(
+    tmp_path: Path, make: Callable[[Path], EngineFolders], layer: int, step: int
+) -> None:
+    config = write_config(tmp_path, {**json.loads(QWEN.read_text()), **BLOCK_FP8})
+    wanted = missing_files(config, make(tmp_path), GPU, TRITON)[layer].wanted
+    put(wanted, {"8": ROW, "16": {**ROW, "BLOCK_SIZE_K": step}})
+    with pytest.raises(InputError, match=f"the row '16' has BLOCK_SIZE_K={step}, with a scale"):
+        missing_files(config, make(tmp_path), GPU, TRITON)
+
+
+def test_a_step_that_an_engine_makes_right_itself_is_taken(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {**json.loads(QWEN.read_text()), **BLOCK_FP8})
+    for make, layer, step in ((vllm, 0, 256), (sglang, 2, 64), (sglang, 0, 32)):
+        wanted = missing_files(config, make(tmp_path), GPU, TRITON)[layer].wanted
+        put(wanted, {"16": {**ROW, "BLOCK_SIZE_K": step}})
+        assert missing_files(config, make(tmp_path), GPU, TRITON)[layer].found == wanted
+
+
+@pytest.mark.parametrize(
+    ("gpu", "quantized", "remark"),
+    [
+        ("NVIDIA GB10", BLOCK_FP8, "some 147,456 bytes of shared memory, over the 101,376"),
+        ("NVIDIA L40S", BLOCK_FP8, "some 147,456 bytes of shared memory, over the 101,376"),
+        ("NVIDIA H200", {}, "some 294,912 bytes of shared memory, over the 232,448"),
+        ("NVIDIA H200", BLOCK_FP8, ""),
+        ("NVIDIA Unheard", {}, ""),
+    ],
+)
+def test_rows_that_a_gpu_has_too_little_shared_memory_for_are_marked(
+    tmp_path: Path, gpu: str, quantized: dict[str, object], remark: str
+) -> None:
+    config = write_config(tmp_path, {**json.loads(QWEN.read_text()), **quantized})
+    wanted = missing_files(config, sglang(tmp_path), gpu, TRITON)[0].wanted
+    put(wanted, {"1": ROW, "64": WIDE})
+    found = missing_files(config, sglang(tmp_path), gpu, TRITON)[0]
+    assert remark in found.remark
+    assert bool(remark) == found.remark.endswith(f"on {gpu}, for 64 tokens")
 
 
 def test_keys_that_an_engine_does_without_or_passes_on_are_right(tmp_path: Path) -> None:

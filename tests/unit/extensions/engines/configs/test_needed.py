@@ -211,6 +211,42 @@ def test_a_dtype_of_null_says_nothing_and_the_newer_key_comes_first(
     assert keys(path) == [MoeKey(8, 14336, dtype)]
 
 
+@pytest.mark.parametrize(
+    "inside",
+    [
+        {"text_config": {"num_experts": 128}},
+        {"thinker_config": {"text_config": {"n_routed_experts": 8}}},
+        {"language_config": {"moe_intermediate_size": 768}},
+    ],
+)
+def test_a_model_whose_experts_are_within_is_not_said_to_have_none(
+    tmp_path: Path, inside: dict[str, Any]
+) -> None:
+    path = write_config(tmp_path, {"model_type": "seeing_moe", **inside})
+    with pytest.raises(InputError, match="'seeing_moe' is not known"):
+        keys(path)
+
+
+@pytest.mark.parametrize(
+    "quantized",
+    [
+        BLOCKS,
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {
+                "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
+            },
+        },
+    ],
+)
+def test_a_dtype_that_is_the_files_keeps_the_files_scales(
+    tmp_path: Path, quantized: dict[str, Any]
+) -> None:
+    path = write_config(tmp_path, MIXTRAL, quantization_config=quantized)
+    assert needed_configs(path, "sglang", dtype="fp8_w8a8") == needed_configs(path, "sglang")
+    assert needed_configs(path, "sglang", dtype="bfloat16")[0].key == MoeKey(8, 14336)
+
+
 def test_a_model_without_experts_is_told() -> None:
     with pytest.raises(InputError, match="'llama' has no experts"):
         needed_configs(MODELS / "llama-3-8b.json", "sglang")

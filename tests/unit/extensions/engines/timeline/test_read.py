@@ -136,8 +136,22 @@ def test_a_graph_that_nsys_did_not_look_into_is_one_launch(tmp_path: Path) -> No
     assert [(one.name, one.us) for one in trace.launches] == [("k", 1.0), ("CUDA graph", 4.0)]
 
 
+def test_a_launch_counts_until_the_next_of_its_stream_begins(path: Path) -> None:
+    long = kernel("long", 0.0, 5e6)
+    others = [kernel("short", 100.0 * n, 20.0) for n in range(1, 9)]
+    elsewhere = [kernel("other", 50.0, 1000.0, stream=8), {**kernel("c", 10.0, 500.0), "pid": 1}]
+    trace = read(torch_trace(path, [long, *others, *elsewhere]))
+    assert {one.name: one.us for one in trace.launches} == {
+        **{"long": 100.0, "short": 20.0},
+        **{"other": 1000.0, "c": 500.0},
+    }
+    assert (trace.cut, trace.kernel_us) == (1, 100.0 + 8 * 20.0 + 1500.0)
+    exported = nsys_export(path.with_suffix(".sqlite"), [("long", 0, 900, 1), ("k", 100, 200, 1)])
+    assert [one.us for one in read(exported).launches] == [0.1, 0.1]
+
+
 def test_idle_time_is_what_no_kernel_of_a_gpu_covers(path: Path) -> None:
-    first = [kernel("a", 0.0, 10.0), kernel("b", 5.0, 10.0), kernel("c", 20.0, 5.0)]
+    first = [kernel("a", 0.0, 10.0), kernel("b", 5.0, 10.0, stream=8), kernel("c", 20.0, 5.0)]
     other = [kernel("a", 100.0, 10.0, device=1)]
     trace = read(torch_trace(path, [*first, *other]))
     assert (trace.kernel_us, trace.busy_us, trace.span_us) == (35.0, 30.0, 35.0)

@@ -24,6 +24,7 @@ from tuner.session.database import ENVIRONMENT as TUNE_STORE
 ROOT = Path(__file__).parents[5]
 SCALE = ROOT / "tests/end_to_end/data/scale"
 RECORDING = Path("kernels/recordings/nvidia-h200/scale.json.xz")
+MANY = f"{{{', '.join(f'A{n}: [a, b, c, d]' for n in range(40))}}}"
 SILU = ROOT / "kernels/sglang/silu_and_mul.cu"
 
 
@@ -113,23 +114,21 @@ def test_where_a_run_keeps_things_is_said_again_when_it_goes_on(project: Path) -
 
 def test_on_a_cluster_no_gpu_is_needed_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_file, "gpu_count", lambda: pytest.fail("asked for GPUs"))
-    Path("token").write_text("a" * 64)
     text = "defaults: {%s}\nparallel: 8\njobs: [{kernel: kernels/scale.cu}]"
-    plan = plan_of(text % "cluster: 'tcp://s:8786', gpu_model: H200, token_file: token")
+    plan = plan_of(text % "cluster: 'tcp://localhost:8786', gpu_model: H200")
     (job,) = plan.jobs
-    words = ("--cluster", "tcp://s:8786", "--gpu-model", "H200", "--token-file", "token")
-    assert job.start[-8:-2] == job.resume[-8:-2] == words
+    words = ("--cluster", "tcp://localhost:8786", "--gpu-model", "H200")
+    assert job.start[-6:-2] == job.resume[-6:-2] == words
     assert (job.start[7], job.needs_gpu, plan.parallel) == ("cuda", False, 8)
-    assert job.cluster == "tcp://s:8786"
+    assert job.cluster == "tcp://localhost:8786"
     monkeypatch.setattr(campaign_file, "gpu_count", lambda: 0)
-    assert "`token_file` needs `cluster`" in refused(text % "token_file: token")
+    assert "`tls_ca` needs `cluster`" in refused(text % "tls_ca: ca")
 
 
 def test_the_model_of_gpu_in_the_defaults_is_for_jobs_on_gpus(project: Path) -> None:
     pytest.importorskip("distributed")
-    Path("token").write_text("a" * 64)
     text = (
-        "defaults: {cluster: 'tcp://s:1', token_file: token, gpu_model: H200%s}\n"
+        "defaults: {cluster: 'tcp://localhost:1', gpu_model: H200%s}\n"
         "jobs:\n  - {kernel: kernels/scale.cu, name: one}\n  - {kernel: kernels/scale.cu, %s}"
     )
     one, other = plan_of(text % ("", "device: host")).jobs
@@ -143,22 +142,19 @@ def test_the_model_of_gpu_in_the_defaults_is_for_jobs_on_gpus(project: Path) -> 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("cluster: nonsense, token_file: token", "'nonsense' is not the address of a Dask"),
-        ("cluster: 'tcp://s:1'", "no token is given"),
-        ("cluster: 'tcp://s:1', token_file: gone", "gone: the token cannot be read"),
-        ("cluster: 'tcp://s:1', token_file: token, device: recorded", "a device of one machine"),
+        ("cluster: nonsense", "'nonsense' is not the address of a Dask"),
+        ("cluster: 'tcp://s:1'", "whoever reaches it could run code on every host"),
+        ("cluster: 'tcp://s:1', device: recorded", "a device of one machine"),
         ("cluster: 'tcp://s:1', device: host, gpu_model: H200", "--gpu-model H200 chooses among"),
-        ("cluster: 'tcp://s:1', token_file: token, tls_key: k", "are needed together"),
-        ("cluster: 'tls://s:1', token_file: token, tls_ca: a, tls_cert: b", "no such file"),
-        ("cluster: 'tls://s:1', token_file: token", "tls://s:1 needs certificates"),
+        ("cluster: 'tcp://s:1', tls_key: k", "are needed together"),
+        ("cluster: 'tls://s:1', tls_ca: a, tls_cert: b", "no such file"),
+        ("cluster: 'tls://s:1'", "tls://s:1 needs certificates"),
     ],
 )
 def test_a_cluster_that_cannot_be_meant_is_told_before_anything_starts(
-    project: Path, monkeypatch: pytest.MonkeyPatch, more: str, said: str
+    project: Path, more: str, said: str
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.delenv("TUNE_CLUSTER_TOKEN", raising=False)
-    Path("token").write_text("a" * 64)
     found = refused(f"jobs:\n  - {{kernel: kernels/scale.cu, {more}}}")
     assert found.startswith("c.yaml:3: ")
     assert said in found
@@ -172,9 +168,8 @@ def test_certificates_and_an_address_without_encryption_are_told_before_anything
 
     authority = Authority(Path.cwd())
     certificate, key = authority.sign("one")
-    Path("token").write_text("a" * 64)
     files = f"tls_ca: {authority.certificate}, tls_cert: {certificate}, tls_key: {key}"
-    text = "jobs: [{kernel: kernels/scale.cu, token_file: token, cluster: '%s://s:1', %s}]"
+    text = "jobs: [{kernel: kernels/scale.cu, cluster: '%s://s:1', %s}]"
     assert "tcp://s:1 is without encryption" in refused(text % ("tcp", files))
     assert plan_of(text % ("tls", files)).jobs[0].cluster == "tls://s:1"
 
@@ -249,6 +244,27 @@ def test_a_pattern_makes_a_job_for_each_kernel(project: Path) -> None:
     text = Path("search_spaces/scale.yaml").read_text().replace("kernels/scale", "kernels/other")
     Path("search_spaces/other.yaml").write_text(text)
     assert [job.name for job in read_campaign(path).jobs] == ["night-other", "night-scale"]
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("kernel: /**", "'/**' looks through all of /"),
+        ("kernel: /*/*/*.cu", "looks through all of /"),
+        ("kernel: /proc/**/*.cu", "looks through all of /proc"),
+        ("kernel: ../../../../../../../../../../sys/**/*.cu", "looks through all of /sys"),
+        (f"kernel: kernels/scale.cu, operator: {MANY}", "jobs up to here, over 1,000"),
+    ],
+)
+def test_what_would_never_end_is_told_before_it_begins(project: Path, job: str, said: str) -> None:
+    assert said in refused(f"jobs:\n  - {{{job}}}")
+
+
+def test_a_pattern_looks_through_no_more_than_it_says(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign_file, "_MOST_ENTRIES", 3)
+    assert "looks through all of" in refused('jobs: [{kernel: "**/*.cu"}]')
 
 
 def test_kernels_of_one_name_that_a_pattern_matches_are_told_with_what_helps(project: Path) -> None:
@@ -370,9 +386,9 @@ def test_a_mistake_is_told_with_its_line_and_a_remedy(project: Path, text: str, 
         ("device: host, objective: energy", "no energy meter"),
         ("model: m, agent: literal", "--model is for"),
         ("store: 'mysql://x'", "no database 'mysql'"),
-        ("token_file: token", "`token_file` needs `cluster`"),
+        ("tls_key: key", "`tls_key` needs `cluster`"),
         ("cluster: nonsense", "'nonsense' is not the address of a Dask"),
-        ("cluster: 'tcp://s:1', token_file: gone", "gone: the token cannot be read"),
+        ("cluster: 'tcp://s:1'", "tcp://s:1 is without encryption"),
     ],
 )
 def test_what_is_wrong_in_the_defaults_is_told_once_and_there(

@@ -17,18 +17,15 @@ pytest.importorskip("distributed")
 from cluster_processes import free_port
 
 from tuner.cli import cli
-from tuner.extensions.scale.cluster.signing import ENVIRONMENT
 
-TOKEN = "a token that is long enough"  # noqa: S105
 NOWHERE = "tcp://127.0.0.1:1"
 
 
 @pytest.fixture
 def tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run `tune` in a kernel's folder, with a token in the environment."""
+    """Run `tune` in a kernel's folder."""
     monkeypatch.chdir(faults.written(tmp_path / "project"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv(ENVIRONMENT, TOKEN)
     return lambda *words: CliRunner().invoke(cli, [*words], prog_name="tune")
 
 
@@ -48,20 +45,8 @@ def test_what_is_no_address_is_refused(tune: Callable[..., Result]) -> None:
     assert not Path("mine").exists()
 
 
-def test_a_device_of_one_machine_is_refused(tune: Callable[..., Result]) -> None:
-    done = tune(*RUN, "--cluster", NOWHERE, "--device", "cuda:1")
-    assert_refused(done, "--device cuda:1 names a device of one machine", "--gpu-model")
-
-
-def test_the_cpu_has_no_model_of_gpu(tune: Callable[..., Result]) -> None:
-    done = tune(*RUN, "--cluster", NOWHERE, "--device", "host", "--gpu-model", "H200")
-    assert_refused(done, "--gpu-model H200 chooses among GPUs, and --device host is", "leave one")
-    assert not Path("mine").exists()
-
-
-@pytest.mark.parametrize("option", ["--token-file", "--gpu-model"])
-def test_what_belongs_to_a_cluster_needs_one(tune: Callable[..., Result], option: str) -> None:
-    assert_refused(tune(*RUN, option, "x"), f"{option} needs --cluster ADDRESS")
+def test_what_belongs_to_a_cluster_needs_one(tune: Callable[..., Result]) -> None:
+    assert_refused(tune(*RUN, "--gpu-model", "x"), "--gpu-model needs --cluster ADDRESS")
 
 
 def test_a_certificate_needs_its_authority(tune: Callable[..., Result]) -> None:
@@ -70,12 +55,14 @@ def test_a_certificate_needs_its_authority(tune: Callable[..., Result]) -> None:
         assert_refused(done, "--tls-ca and --tls-cert are needed together")
 
 
-def test_without_a_token_nothing_begins(
-    tune: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("host", ["node", "10.0.0.1", "[2001:db8::1]", "localhost.example"])
+def test_without_certificates_only_this_machine_is_reached(
+    tune: Callable[..., Result], host: str
 ) -> None:
-    monkeypatch.delenv(ENVIRONMENT)
-    for words in ((*RUN, "--cluster", NOWHERE), ("worker", NOWHERE, "--device", "host")):
-        assert_refused(tune(*words), "no token is given", "--token-file")
+    address = f"tcp://{host}:8786"
+    for words in ((*RUN, "--cluster", address), ("worker", address, "--device", "host")):
+        assert_refused(tune(*words), f"{address} is without encryption", f"tls://{host}:8786")
+    assert not Path("mine").exists()
 
 
 @pytest.mark.slow
@@ -93,7 +80,7 @@ def test_without_dask_it_is_said_what_to_install(tmp_path: Path, words: tuple[st
     done = subprocess.run(
         [sys.executable, "-c", program, *words],
         cwd=folder,
-        env={**os.environ, ENVIRONMENT: TOKEN, "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,

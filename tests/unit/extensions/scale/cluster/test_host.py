@@ -33,12 +33,6 @@ def test_a_name_that_nobody_would_read_is_refused(name: str) -> None:
         slot_infos(HostOptions("tcp://s:1", device="host", name=name))
 
 
-@pytest.mark.parametrize("compilers", [0, -1, 1.5, "many", None])
-def test_a_stranger_without_compilers_is_none_of_ours(compilers: object) -> None:
-    (info,) = slot_infos(HostOptions("tcp://s:1", device="host", name="stranger"))
-    assert read_info({**asdict(info), "compilers": compilers}) is None
-
-
 def test_the_folder_of_a_worker_that_was_killed_goes_when_the_next_one_starts(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,8 +44,7 @@ def test_the_folder_of_a_worker_that_was_killed_goes_when_the_next_one_starts(
 
     @contextmanager
     def working(log: Path) -> Iterator[subprocess.Popen[str]]:
-        given = (*words, "--token-file", hosts.token_file)
-        with log.open("w") as output, faults.started(*given, folder=tmp_path, output=output) as one:
+        with log.open("w") as output, faults.started(*words, folder=tmp_path, output=output) as one:
             try:
                 faults.wait_until(lambda: "works for" in log.read_text(), "the worker", 60)
                 yield one
@@ -114,7 +107,7 @@ def test_a_process_that_cannot_be_started_is_the_error_and_no_good_end(
 
     monkeypatch.setattr(subprocess, "Popen", refused)
     (info,) = slot_infos(HostOptions("tcp://s:1", device="host", name="node"))
-    options = SlotOptions("tcp://s:1", info, "token", None, tmp_path, tmp_path, 60.0)
+    options = SlotOptions("tcp://s:1", info, None, tmp_path, tmp_path, 60.0)
     said: list[str] = []
     with pytest.raises(DeviceError, match=r"process did not start: .*temporarily unavailable"):
         _keep_all([_Keeper(options, said.append)], said.append)

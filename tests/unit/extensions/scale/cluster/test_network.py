@@ -138,10 +138,10 @@ def test_an_address_that_does_not_answer_is_told() -> None:
         require_scheduler(address, security_of(None, "client"), "client", SHORT_S)
 
 
-def test_a_name_that_nobody_knows_is_told_as_one() -> None:
-    address = "tcp://nobody.invalid:8786"
+def test_a_name_that_nobody_knows_is_told_as_one(authority: Authority) -> None:
+    address = "tls://nobody.invalid:8786"
     with pytest.raises(DeviceError, match=f"no Dask scheduler answers at {address}") as told:
-        require_scheduler(address, security_of(None, "client"), "client", SHORT_S)
+        require_scheduler(address, security_of(tls_of(authority), "client"), "client", SHORT_S)
     assert re.search("not known|resolution|No address", told.value.message)
 
 

@@ -1,17 +1,20 @@
-"""A slot works for one run at a time, once for each request, and only for who has the token."""
+"""A slot works for one run at a time, and says in JSON what came of it."""
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cluster_doubles import H200, TOKEN, StandIn, info_of, program
+from cluster_doubles import H200, StandIn, info_of, program
 
+from tuner.device.base import DeviceInfo, Outcome, amd_info
 from tuner.extensions.scale.cluster.files import FileStore, kernel_bundle
 from tuner.extensions.scale.cluster.messages import (
     CallDevice,
-    Held,
     Keep,
     LacksFiles,
     Leave,
@@ -19,14 +22,20 @@ from tuner.extensions.scale.cluster.messages import (
     SlotInfo,
     StoreFiles,
     Work,
-    WorkAnswer,
-    WorkRequest,
+    read_answer,
     read_info,
+    write_value,
 )
-from tuner.extensions.scale.cluster.signing import ForgedError, MessageSigner
 from tuner.extensions.scale.cluster.slot import WorkerSlot
-from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.errors import (
+    DeviceError,
+    DeviceLost,
+    KernelError,
+    OutOfMemory,
+    WorkerError,
+)
 from tuner.model.kernel import KernelSpec
+from tuner.model.trial import Accuracy, Correctness, Measurement, Resources, Status
 
 INFO = SlotInfo("s1", "node/cuda:0", "node", "cuda:0", H200, "1", "2", 1)
 
@@ -35,26 +44,20 @@ class Caller:
     """Asks a slot as the coordinator does."""
 
     def __init__(self, slot: WorkerSlot, spec: KernelSpec, device: StandIn) -> None:
-        self.slot, self.device, self.number = slot, device, 0
+        self.slot, self.device = slot, device
         moved, self.bundle = kernel_bundle(spec)
         self.kernel = OpenKernel(moved, {}, self.bundle.files)
 
-    def ask(
-        self, work: Work, holder: str = "me", slot: str = "s1", token: str = TOKEN
-    ) -> WorkAnswer:
-        self.number += 1
-        seal = MessageSigner(token)
-        sealed = self.slot.answer(
-            seal.close("request", WorkRequest(slot, holder, self.number, work))
-        )
-        answer: WorkAnswer = MessageSigner(TOKEN).open("answer", sealed)
-        return answer
+    def ask(self, work: Work, holder: str = "me") -> Any:
+        return read_answer(work, self.slot.answer(holder, pickle.dumps(work)))
 
-    def open(self, holder: str = "me") -> object:
-        said = self.ask(self.kernel, holder).value
+    def open(self, holder: str = "me") -> DeviceInfo | None:
+        """Open the kernel; None where another run holds the slot."""
+        said = self.ask(self.kernel, holder)
         if isinstance(said, LacksFiles):
             self.ask(StoreFiles(self.bundle.contents(said.digests)), holder)
-            said = self.ask(self.kernel, holder).value
+            said = self.ask(self.kernel, holder)
+        assert said is None or isinstance(said, DeviceInfo)
         return said
 
 
@@ -65,8 +68,7 @@ def caller(spec: KernelSpec, tmp_path: Path) -> Caller:
 
 def made(spec: KernelSpec, folder: Path, lease_s: float) -> Caller:
     device = StandIn(info_of())
-    seal, files = MessageSigner(TOKEN), FileStore(folder / "store")
-    slot = WorkerSlot(INFO, seal, files, lease_s, opened=lambda *_: device)
+    slot = WorkerSlot(INFO, FileStore(folder / "store"), lease_s, opened=lambda *_: device)
     return Caller(slot, spec, device)
 
 
@@ -75,17 +77,18 @@ RUN = CallDevice("run", (program(),))
 
 def test_a_kernel_is_opened_and_run(caller: Caller) -> None:
     assert caller.open() == info_of()
-    assert caller.ask(RUN).value.measurement is not None
+    assert read_answer(caller.kernel, write_value(amd_info("gfx942"))) == amd_info("gfx942")
+    assert caller.ask(RUN).measurement is not None
     assert caller.device.ran == ["one"]
 
 
 def test_another_run_waits_until_the_slot_is_left(caller: Caller) -> None:
     caller.open()
-    assert caller.open("another") == Held()
-    refused = caller.ask(RUN, "another")
-    assert isinstance(refused.raised, WorkerError)
-    assert caller.ask(Leave(), "another").raised is None
-    assert caller.open("another") == Held()
+    assert caller.open("another") is None
+    with pytest.raises(WorkerError, match="no longer held by this run"):
+        caller.ask(RUN, "another")
+    caller.ask(Leave(), "another")
+    assert caller.open("another") is None
     caller.ask(Leave())
     assert caller.device.closed == 1
     assert caller.open("another") == info_of()
@@ -98,7 +101,8 @@ def test_a_kernel_whose_files_cannot_be_laid_out_leaves_the_slot_free(
     caller.ask(Leave())
     with monkeypatch.context() as full:
         full.setattr(FileStore, "folder", lambda *_: (_ for _ in ()).throw(OSError("no space")))
-        assert "no space" in str(caller.ask(caller.kernel).raised)
+        with pytest.raises(WorkerError, match="no space"):
+            caller.ask(caller.kernel)
     assert caller.open("another") == info_of()
 
 
@@ -106,8 +110,9 @@ def test_who_is_silent_for_too_long_loses_the_slot(spec: KernelSpec, tmp_path: P
     caller = made(spec, tmp_path, lease_s=0.0)
     caller.open()
     assert caller.open("another") == info_of()
-    assert caller.ask(Keep()).value is False
-    assert isinstance(caller.ask(RUN).raised, WorkerError)
+    assert caller.ask(Keep()) is False
+    with pytest.raises(WorkerError):
+        caller.ask(RUN)
     assert caller.device.ran == []
 
 
@@ -117,44 +122,56 @@ def test_a_slot_at_work_is_not_opened_again_not_even_by_its_holder(caller: Calle
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(caller.ask, RUN)
         assert caller.device.began.wait(30)
-        assert caller.open() == Held()
+        assert caller.open() is None
         assert caller.device.closed == 0
         caller.device.goes.set()
-        assert running.result(30).raised is None
+        assert running.result(30).measurement is not None
     assert caller.open() == info_of()
-
-
-def test_a_copy_of_a_request_is_not_run_again(caller: Caller) -> None:
-    caller.open()
-    caller.number += 1
-    copied = MessageSigner(TOKEN).close("request", WorkRequest("s1", "me", caller.number, RUN))
-    first, second = (
-        MessageSigner(TOKEN).open("answer", caller.slot.answer(copied)) for _ in range(2)
-    )
-    assert first.raised is None
-    assert isinstance(second.raised, ForgedError)
-    assert caller.device.ran == ["one"]
-
-
-def test_work_for_another_process_is_refused(caller: Caller) -> None:
-    caller.open()
-    assert isinstance(caller.ask(RUN, slot="s0").raised, ForgedError)
-    assert caller.device.ran == []
-
-
-def test_work_of_a_stranger_is_refused(caller: Caller) -> None:
-    refused = caller.ask(caller.kernel, token="some other token of a stranger")  # noqa: S106
-    assert isinstance(refused.raised, ForgedError)
-    assert caller.device.spec is None
 
 
 def test_what_the_device_raises_comes_back(caller: Caller) -> None:
     caller.open()
     caller.device.fails = [DeviceError("no GPU", remedy="buy one"), KeyError("ours")]
-    assert "on node:" in str(caller.ask(RUN).raised)
-    failed = caller.ask(RUN).raised
-    assert isinstance(failed, DeviceError)
-    assert failed.remedy == "buy one"
+    with pytest.raises(WorkerError, match=r"(?s)on node:.*KeyError"):
+        caller.ask(RUN)
+    with pytest.raises(DeviceError) as failed:
+        caller.ask(RUN)
+    assert (failed.value.message, failed.value.remedy) == ("no GPU", "buy one")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KernelError("it is so", path=Path("/k.py"), line=3, remedy="mend it"),
+        OutOfMemory("too large", "N=64", remedy="a smaller one"),
+        DeviceLost("the GPU fell off"),
+        MemoryError("too large"),
+        WorkerError("a path \udc80 that is no text"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_come_back_as_they_were(caller: Caller, error: Exception) -> None:
+    caller.open()
+    caller.device.fails = [error]
+    with pytest.raises(type(error)) as failed:
+        caller.ask(RUN)
+    same = {name: value for name, value in vars(error).items() if "udc80" not in repr(value)}
+    assert {name: vars(failed.value)[name] for name in same} == same
+
+
+def test_what_came_of_a_program_comes_back_to_the_last_bit(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller.open()
+    outcome = Outcome(
+        Status.INCORRECT,
+        "é",
+        Measurement((0.1, 1 / 3, 1e-300, 3e13), 3, 2, stopped_early=True, wall_ratio=1.5),
+        Correctness(False, ("ones",), (("y", inf),), accuracy=(("y", Accuracy(0.1, 0.3)),)),
+        Resources(12, max_threads=256),
+    )
+    monkeypatch.setattr(caller.device, "run", lambda _: outcome)
+    assert caller.ask(RUN) == outcome
 
 
 @pytest.mark.parametrize(

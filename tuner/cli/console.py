@@ -1,0 +1,43 @@
+"""Rich's console and live tables, as all of this program prints with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import rich.console
+import rich.live
+from rich.console import ConsoleOptions, RenderableType
+from rich.file_proxy import FileProxy
+from rich.segment import Segment
+
+from tuner.cli.printing import clean_output, visible
+
+
+class Console(rich.console.Console):
+    """Print texts as they are: no markup is read in them, and escapes are Rich's own alone."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else one._replace(text=visible(one.text))
+
+
+class Live(rich.live.Live):
+    """Redraw a table a few times a second; it goes when its end comes."""
+
+    def __init__(self, console: Console, render: Callable[[], RenderableType]) -> None:
+        super().__init__(
+            console=console, get_renderable=render, refresh_per_second=4, transient=True
+        )
+
+    def start(self, refresh: bool = False) -> None:
+        """Show the table from now on, and what is printed meanwhile above it."""
+        super().start(refresh)
+        if isinstance(sys.stdout, FileProxy):
+            clean_output()  # it would obey what is printed
