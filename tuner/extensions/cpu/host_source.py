@@ -164,13 +164,21 @@ def to_host(preprocessed: str) -> str:
     )
 
 
+def entry_name(index: int) -> str:
+    """Name what a library exports for the kernel of this number."""
+    return f"cuda_on_host_kernel_{index}"
+
+
 def entries(drawn: str, kernels: Sequence[str]) -> str:
-    """Write what a unit ends with: by what the kernels are launched, under names that begin so."""
+    """Write what a unit ends with: by what the kernels are launched, in a namespace so called.
+
+    What is exported has names that a source may not use (`refusal`).
+    """
     harness = (HEADERS / "on_host/entries.h").read_text(encoding="utf-8")
     lines = [f'\n# 1 "entries.h"\n{harness.replace("harness", drawn)}\n# 1 "{LAUNCH_UNIT}"']
     for index, kernel in enumerate(kernels):
         exported = f'extern "C" __attribute__((visibility("default"))) ::{drawn}::Kernel'
-        lines.append(f"{exported} {drawn}_{index} = ::{drawn}::kernel(&{kernel});")
+        lines.append(f"{exported} {entry_name(index)} = ::{drawn}::kernel(&{kernel});")
     return "\n".join([*lines, ""])
 
 

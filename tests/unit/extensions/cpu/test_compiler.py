@@ -89,7 +89,7 @@ REFUSED = [
     ('int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
      *("", "a name in `alias`")),
     ('#pragma GCC pch_preprocess "made.gch"', "", "pragma GCC pch_preprocess"),
-    ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "", "pragma GCC pch_preprocess"),
+    ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "", "`_Pragma` of GCC pch_preprocess"),
     ('asm(".incbin \\"/etc/hostname\\"");', "", "inline PTX `.incbin"),
     ('int a asm("b");', "", "inline PTX"),
     ("char16_t q = u'\"'; asm(\".incbin 1\"); char16_t r = u'\"';", "", "inline PTX `.incbin 1`"),
