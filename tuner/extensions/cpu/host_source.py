@@ -320,7 +320,7 @@ _TELLING = re.compile(
 )
 _UNWATCHED = re.compile(r"no_(?:sanitize\w*|address_safety_analysis_*\b)")
 # What the runtime is called, and what sources are rewritten with.
-_HARNESS = re.compile(r"cuda_on_host|\bon_host_(?:shape|held|met)_")
+_HARNESS = re.compile(r"cuda_on_host(?!::Implicit\b)|\bon_host_(?:shape|held|met)_")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+(\w+)", re.M)
 _PRAGMAS = frozenset(
     ("diagnostic", "unroll", "ivdep", "push_options", "pop_options", "optimize", "visibility")
