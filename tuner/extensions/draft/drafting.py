@@ -19,7 +19,7 @@ from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.unit import relocate_lines
 from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
-from tuner.extensions.draft.launches import axes_of, template_launch
+from tuner.extensions.draft.launches import axes_of, template_launch, without_unproved
 from tuner.extensions.draft.loops import WORK, with_loops
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
@@ -117,7 +117,7 @@ def draft(
         axes = with_strides(launch, axes_of(launch, hosts))
     else:
         axes = axes_for(stated, launch)
-    proposals = propose(launch, list(axes.names.values()))
+    proposals = without_unproved(launch, axes, propose(launch, list(axes.names.values())))
     if loops:
         proposals = with_loops(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tuner.extensions.draft.traits import traits_of
+from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, find_assignments
@@ -36,7 +36,10 @@ _USUAL_PAIR = (32, 8)
 _THREADS = range(32, 1025, 32)
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
+# `pack::size`, `Pack<float>::size`
+_OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
 _MAX_HOPS = 8
+_LONGEST = 20_000
 
 
 def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
@@ -215,16 +218,26 @@ class HostLaunch:
             # in the kernel it hides a constant of the host's that has its name
             stated = number(found.get(parameter.name, ""))
             found[parameter.name] = found[parameter.name] if stated is not None else text
-        traits = traits_of(self.source.masked, self.kernel, self.instance or ())
-        return {**found, **traits.numbers}
+        masked = self.source.masked
+        site, aliases = self.site, self.source.aliases
+        texts = (*site.grid, *site.block, site.shared, *site.definitions.values())
+        for owner in {match[1] for text in texts for match in _OWNER.finditer(text)}:
+            members = members_of(masked, aliases.get(owner, owner))
+            found |= {f"{owner}::{member}": text for member, text in members.items()}
+        return {**found, **traits_of(masked, self.kernel, self.instance or ()).numbers}
 
     @property
     def names(self) -> frozenset[str]:
         """All names that the launch configuration depends on."""
         site = self.site
         texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
+        return names_behind(texts, self.definitions)
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """What constants of the file and variables of the host code stand for."""
         stated = {constant.name: constant.value for constant in self.source.constants}
-        return names_behind(texts, {**stated, **site.definitions})
+        return {**stated, **self.site.definitions}
 
     @property
     def problem_sizes(self) -> frozenset[str]:
@@ -290,6 +303,15 @@ class HostLaunch:
         """Follow host variables to what they stand for."""
         for _ in range(_MAX_HOPS):
             text = self.site.definitions.get(text, text)
+        return text
+
+    def expand(self, text: str) -> str:
+        """Write what variables and constants stand for in place of their names."""
+        known = self.definitions
+        for _ in range(_MAX_HOPS):
+            before, text = text, IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
+            if text == before or len(text) > _LONGEST:
+                break
         return text
 
     def value(self, text: str) -> str:

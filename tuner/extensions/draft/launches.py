@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -36,6 +36,7 @@ _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
 )
+_LOOPS = re.compile("unroll|stage|depth|pipeline")
 _MAX_DEPTH = 8
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
@@ -181,15 +182,83 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
 def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
+    stated = {name: choice.name for choice in choices for name in _names_of(choice, launch)}
     # `kit::threads` in a function that has `threads` of its own
     outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
-        values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
+        values=axes.texts(launch) | stated,
         definitions={**constants, **own, **outer},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),
     )
+
+
+def _names_of(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
+    # what the source calls a parameter: its constant, what the launch states, a member of the block
+    site = launch.site
+    parameters = [parameter.name for parameter in launch.kernel.template]
+    texts = [text for text in (choice.origin,) if text is not None]
+    if choice.origin in parameters[: len(site.template_arguments)]:
+        texts.append(site.template_arguments[parameters.index(choice.origin)])
+    if choice.axis is not None and choice.axis < len(site.block):
+        whole = [text for text in site.block if text != "1"]
+        texts.append(site.block[choice.axis])
+        for name, text in site.definitions.items():
+            pieces = listed(text, text.find("("))[0] if text.startswith(("(", "dim3")) else ()
+            if [piece for piece in pieces if piece != "1"] == whole:
+                yield f"{name}.{'xyz'[choice.axis]}"
+    for text in texts:
+        while IDENTIFIER.fullmatch(text) and number(launch.value(text)) == choice.default:
+            yield text
+            text = site.definitions.get(text, "")
+        if text == choice.origin:
+            yield text
+
+
+def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
+    """Leave out what a number of the launch comes from, or may come from, and does not follow."""
+    choices = proposals.choices
+    drafted = launch_draft(launch, axes, proposals.instance, choices)
+    unproved = {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
+    if any(c.axis is not None and c.name in unproved for c in choices):
+        # the extents of a block stand in one bound of the kernel
+        reason = next(unproved[c.name] for c in choices if c.axis is not None and c.name in unproved)
+        unproved = {c.name: reason for c in choices if c.axis is not None} | unproved
+    left = (
+        f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
+        "come from it, and nothing shows how"
+        for c in choices
+        if c.name in unproved
+    )
+    kept = tuple(c for c in choices if c.name not in unproved)
+    return replace(proposals, choices=kept, left=(*proposals.left, *left))
+
+
+def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraft) -> str:
+    site, names = launch.site, {*_names_of(choice, launch)}
+    written = {
+        "the grid": (site.grid, drafted.grid),
+        "the block": (site.block, drafted.block),
+        "the shared memory": ((site.shared,), drafted.shared_memory and (drafted.shared_memory,)),
+    }
+    for what, (texts, expressions) in written.items():
+        if not expressions or launch.is_guessed:
+            continue
+        told = " ".join(expressions)
+        follows = choice.name in IDENTIFIER.findall(told)
+        behind = names_behind(texts, launch.definitions)
+        text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
+        uses = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
+        same = re.search(rf"(?<![\w.]){choice.default}\b", told) is not None
+        is_bound = choice.axis is not None and (
+            what == "the block" or (what == "the shared memory" and told.isdigit() and told != "0")
+        )
+        is_tile = what == "the grid" and choice.origin is not None and not told.isdigit()
+        is_tile = is_tile and type(choice.default) is int and choice.default > 1 and same
+        if not follows and (uses or is_bound or (is_tile and not _LOOPS.search(choice.name))):
+            return what
+    return ""
 
 
 def _results(launch: HostLaunch) -> dict[str, Translation]:
@@ -235,8 +304,12 @@ def launch_draft(
         "shared_memory": launch.follow(site.shared),
     }
     hints = {} if launch.is_guessed else hints
-    shared = translate(site.shared, _with_literals(scope, choices, 0))
-    grid = _extents(site.grid, scope, choices, _tiles(launch, choices))
+    # a bare number of blocks or bytes is itself, whatever the block has
+    bare = {text for text in (*site.grid, site.shared) if launch.value(text).isalnum()}
+    bare = {text for text in bare if number(launch.value(text)) is not None}
+    own = scope if site.shared in bare else _with_literals(scope, choices, 0)
+    shared = translate(site.shared, own)
+    grid = _extents(site.grid, scope, choices, _tiles(launch, choices), bare)
     block = _extents(site.block, scope, choices)
     return LaunchDraft(name, grid, block, shared, hints)
 
@@ -269,17 +342,19 @@ def _extents(
     scope: Scope,
     choices: Sequence[TunableConstant],
     tiles: Mapping[int, str] = MappingProxyType({}),
+    bare: Collection[str] = (),
 ) -> tuple[str, ...] | None:
     defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
     own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
+    known = [{} if text in bare else {**tiles, **one.literals} for text, one in zip(texts, own, strict=False)]
     translated = [
-        translate(text, replace(one, literals={**tiles, **one.literals}, defaults=defaults))
-        for text, one in zip(texts, own, strict=False)
+        translate(text, replace(scope, literals=literals, defaults=defaults))
+        for text, literals in zip(texts, known, strict=False)
     ]
-    known = tuple(text for text in translated if text is not None)
-    while len(known) > 1 and known[-1] == "1":
-        known = known[:-1]
-    return known if translated and None not in translated else None
+    extents = tuple(text for text in translated if text is not None)
+    while len(extents) > 1 and extents[-1] == "1":
+        extents = extents[:-1]
+    return extents if translated and None not in translated else None
 
 
 def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) -> Scope:

@@ -10,7 +10,10 @@ from tuner.source.facts import KernelFunction, Span
 from tuner.source.syntax import closing, fold, split_list
 
 _TYPE = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;]+);")
-_NUMBER = re.compile(r"\bstatic\s+constexpr\s+(?:const\s+)?[\w:]+\s+(\w+)\s*=\s*([^;]+);")
+_NUMBER = re.compile(
+    r"\bstatic\s+(?:constexpr\s+(?:const\s+)?|const\s+)(?:unsigned\s+)?[\w:]+\s+(\w+)\s*=\s*([^;]+);"
+)
+_TEMPLATE = re.compile(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
     numbers: dict[str, str] = {}
     places: dict[str, Span] = {}
     for parameter, text in zip(kernel.template, instance, strict=False):
-        match = re.fullmatch(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", text.strip(), re.DOTALL)
+        match = _TEMPLATE.fullmatch(text.strip())
         found = _class(masked, match[1]) if match is not None and parameter.is_type else None
         if match is None or found is None:
             continue
@@ -49,6 +52,20 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
         own = _TYPE.findall(masked, *kernel.body)
         types |= {name: types[of.strip()] for name, of in own if of.strip() in types}
     return Traits(types, numbers, places)
+
+
+def members_of(masked: str, c_type: str) -> dict[str, str]:
+    """Read the numbers of one instance of a class template, such as `Pack<float>`."""
+    match = _TEMPLATE.fullmatch(c_type.strip())
+    found = _class(masked, match[1]) if match is not None else None
+    if match is None or found is None:
+        return {}
+    passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
+    known = dict(zip(found[0], passed, strict=False))
+    numbers: dict[str, str] = {}
+    for name, stated in _NUMBER.findall(found[1]):
+        known[name] = numbers[name] = _substitute(stated, known)
+    return numbers
 
 
 def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:

@@ -117,7 +117,7 @@ class _ExpressionTranslator:
                 literals = {} if isinstance(value, bool) else self.scope.literals
                 return literals.get(value, str(value))
             case "identifier" | "qualified_identifier":
-                name = text.rsplit("::", 1)[-1]
+                name = text if text in self.scope.definitions else text.rsplit("::", 1)[-1]
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
                 if name != text and (outer := self.scope.definitions.get(f"::{name}")) is not None:
