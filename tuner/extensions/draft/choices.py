@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -67,10 +67,15 @@ _SPLITS = re.compile(
     r".*(TILE|BLOCK|CTA|THREADS|WARPS|CHUNK|STEP|ROWS|COLS|COARS|SPLIT|UNROLL|_PER_).*|[BTW][MNK]"
 )
 _COMPARED = (
-    r"(?:[=!]=|(?<!&)&(?!&)|(?<!\|)\|(?!\|)|\bcase)\s*\(?\s*{own}\s*(?![-+*/%<>\w(\s])",
-    r"[(,;&|=!?:{{}}]\s*{own}\s*(?:[=!]=|&(?!&)|\|(?!\|))",
+    r"{own}\s*[=!]=\s*\d|[(,;&|!?]\s*\d+\s*[=!]=\s*{own}|\bcase\s+{own}",
+    r"(?<![&|])[&|]\s*{own}(?!\s*[-+*/(])|{own}\s*(?:&(?![&=])|\|(?![|=]))(?!\s*\(\s*{own})",
+    r"{handed}\s*[=!]=\s*{own}(?!\s*[-+*/<])",
 )
-_SPLIT = re.compile(r"\b(?:block|thread)Idx\b|\b(?:block|grid)Dim\b|__shared__")
+_DERIVED = r"(?:#\s*define\s+(\w+)\b(?!\()|\bconst(?:expr)?\b[^;=()]*?(\w+)\s*=)[^;\n]*{own}"
+_ASSERTED = re.compile(r"\bstatic_assert\s*\([^;]*;|\btemplate\s*<[^{};()]*>")
+_SPLIT = re.compile(
+    r"\b(?:block|thread)Idx\b|\b(?:block|grid)Dim\b|__shared__|__launch_bounds__|\bcub::Block"
+)
 _INDEXED = re.compile(r"\[[^\[\]]*\]")
 _MEANING = "it says what is computed, as far as its name tells"
 _ASKED = re.compile(
@@ -206,7 +211,9 @@ def _constants(
         if reason is not None:
             left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
             continue
+        bounds = launch.kernel.bounds
         block = launch.block_names == (name,) or _is_block(name, value)
+        block |= bounds is not None and bounds.max_threads == name and launch.block == (value,)
         own, note = names.of(name), f"{name}, line {constant.line}"
         near = _values_for(name, value, block=block)
         edit = Edit(*constant.span, _hole(own))
@@ -225,22 +232,32 @@ def _why_meant(
         for pattern in (PER_THREAD, _SPLITS)
     ):
         return None
-    own = rf"\b(?:{'|'.join(map(re.escape, names))})\b"
     text = "\n".join(launch.source.masked[start:end] for start, end in reached)
-    for form in _COMPARED:
-        if re.search(form.format(own=own), text):
-            return _ASKS
+    text = _ASSERTED.sub(";", text)
     around = names_behind(launch.site.block, launch.definitions)
     grid = " ".join([launch.expand(text) for text in (*launch.site.grid, launch.site.shared)])
     for one in launch.source.definitions:
         if one.kind == "function" and one.name in launch.names:
             grid += launch.source.masked[slice(*one.span)]
+    own = _any_of(names)
     if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
         return None
+    handed = _any_of(p.name for p in (*launch.kernel.parameters, *launch.kernel.template) if p.name)
+    if any(re.search(form.format(own=own, handed=handed), text) for form in _COMPARED):
+        return _ASKS
+    # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
+    for _ in range(2):
+        own = _any_of(names | {m[1] or m[2] for m in re.finditer(_DERIVED.format(own=own), text)})
     pieces = (piece for piece in re.split(r"[;{}]", text) if re.search(own, piece))
     tied = (_SPLIT.search(p if "__shared__" in p else _INDEXED.sub("", p)) for p in pieces)
-    steps = re.search(rf"\+=[^;)]*?{own}|#pragma unroll[^\n]*{own}|[/%]\s*{own}", text)
-    return None if steps or any(tied) else _UNTIED
+    threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
+    steps = rf"\+=[^;)]*?{own}|#pragma unroll[^\n]*{own}|{threads}[.\w)]*\s*[/%]\s*{own}"
+    split = re.search(steps, text)
+    return None if split or any(tied) else _UNTIED
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return rf"\b(?:{'|'.join(map(re.escape, names))})\b"
 
 
 def _members(

@@ -138,7 +138,8 @@ class HostLaunch:
                 one = passed.pop() if len(passed) == 1 else None
                 guessed += [name] if one is None else []
                 known[name] = known[written] = str(one or usual[place])
-        block = tuple(known.get(text, text) for text in self.site.block)
+        named = IDENTIFIER.fullmatch
+        block = tuple(text if named(text) else known.get(text, text) for text in self.site.block)
         definitions = {**self.site.definitions, **known}
         site = replace(self.site, block=block, definitions=definitions)
         return replace(self, site=site, guessed=tuple(guessed), candidates=candidates)

@@ -31,7 +31,10 @@ from tuner.source.kernels import dtype_of
 from tuner.source.launches import HostFunction, functions_of
 from tuner.source.syntax import fold, listed, number
 
-_TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")
+_TILE = re.compile(
+    r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
+    r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
+)
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
@@ -208,12 +211,22 @@ def _names_of(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
             pieces = listed(text, text.find("("))[0] if text.startswith(("(", "dim3")) else ()
             if [piece for piece in pieces if piece != "1"] == whole:
                 yield f"{name}.{'xyz'[choice.axis]}"
+    chains = {name: {*_chain(name, site.definitions)} for name in site.definitions}
+    yield from (text for text in texts[:1] if text == choice.origin)
     for text in texts:
-        while IDENTIFIER.fullmatch(text) and number(launch.value(text)) == choice.default:
-            yield text
-            text = site.definitions.get(text, "")
-        if text == choice.origin:
-            yield text
+        if number(launch.value(text)) == choice.default:
+            own = {one for one in _chain(text, site.definitions) if number(one) is None}
+            yield from own
+            yield from (name for name, chain in chains.items() if own & chain)
+
+
+def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
+    # what a name stands for, one after another
+    for _ in range(_MAX_DEPTH):
+        yield text
+        if text not in definitions:
+            return
+        text = definitions[text]
 
 
 def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
@@ -223,7 +236,9 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     unproved = {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
     if any(c.axis is not None and c.name in unproved for c in choices):
         # the extents of a block stand in one bound of the kernel
-        reason = next(unproved[c.name] for c in choices if c.axis is not None and c.name in unproved)
+        reason = next(
+            unproved[c.name] for c in choices if c.axis is not None and c.name in unproved
+        )
         unproved = {c.name: reason for c in choices if c.axis is not None} | unproved
     left = (
         f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
@@ -318,8 +333,10 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     """Map what a block takes, by `blockIdx.x * A * B` in the kernel, to parameters."""
     origins = {c.origin: c for c in choices if c.origin is not None and type(c.default) is int}
     found: dict[int, str] = {}
+    constants = {c.name: c.value for c in launch.source.constants if c.name not in origins}
     for match in _TILE.finditer(launch.source.masked, *launch.kernel.body):
-        factors = re.findall(r"\w+", match[1])
+        text = match[1] or match[2]
+        factors = re.findall(r"\w+", IDENTIFIER.sub(lambda m: constants.get(m[0], m[0]), text))
         own = [origins[name] for name in factors if name in origins]
         plain = [factor for factor in factors if factor.isdigit()]
         if own and len(own) + len(plain) == len(factors):
@@ -346,7 +363,10 @@ def _extents(
 ) -> tuple[str, ...] | None:
     defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
     own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
-    known = [{} if text in bare else {**tiles, **one.literals} for text, one in zip(texts, own, strict=False)]
+    known = [
+        {} if text in bare else {**tiles, **one.literals}
+        for text, one in zip(texts, own, strict=False)
+    ]
     translated = [
         translate(text, replace(scope, literals=literals, defaults=defaults))
         for text, literals in zip(texts, known, strict=False)

@@ -503,3 +503,50 @@ def test_an_index_that_takes_another_apart_runs_over_its_part(
     row = argument(TAKEN_APART, name)
     assert f"shape: {shape}" in row
     assert f"# {certainty}:" in row
+
+
+def test_a_store_through_a_pointer_that_is_declared_const_is_a_store() -> None:
+    put = "__device__ void put(const float* to, float v) {{ {} }}\n"
+    kernel = scaled("void f() { k<<<1, 32>>>(y, x, 2.f, 8); }", "if (i < n) put(y + i, a * x[i]);")
+    for body in (
+        'asm volatile("st.global.f32 [%0], %1;" ::"l"(to), "f"(v));',
+        "*const_cast<float*>(to) = v;",
+        "*((float*)to) = v;",
+    ):
+        assert "role: output" in argument(put.format(body) + kernel, "y")
+    read = "__device__ float get(const float* from) { return *from; }\n"
+    kernel = scaled("void f() { k<<<1, 32>>>(y, x, 2.f, 8); }", "if (i < n) y[i] = get(x + i);")
+    assert "role: input" in argument(read + kernel, "x")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "role"),
+    [
+        ("if (i >= 1 && i < n - 1) y[i] = x[i - 1] + x[i + 1];", "inout"),
+        ("if (i > 0 && i < n) y[i] = x[i - 1];", "inout"),
+        ("if (i < 2 || i >= n) return; y[i] = x[i - 2];", "inout"),
+        ("int at = i + 1; if (at < n) y[at] = x[i];", "inout"),
+        ("if (i < n) y[i + 1] = x[i];", "inout"),
+        ("if (i >= 0 && i < n) y[i] = x[i];", "output"),
+        ("if (i > 0) y[i] = x[i]; else y[i] = 0;", "output"),
+        ("if (i < n) { y[2 * i] = x[i]; y[2 * i + 1] = a; }", "output"),
+        ("if (i < (n + 31) / 32) y[i] = x[i];", "output"),
+    ],
+)
+def test_what_is_written_within_a_border_alone_keeps_what_it_had(kernel: str, role: str) -> None:
+    row = argument(scaled("void f() { k<<<1, 32>>>(y, x, 2.f, 8); }", kernel), "y")
+    assert f"role: {role}" in row
+    assert ("guessed" in row) or role == "output"
+
+
+def test_a_number_that_sizes_nothing_has_a_value_and_is_no_axis() -> None:
+    text = (
+        "__global__ void k(float* y, const float* x, int n, int lead, int how)\n"
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x;"
+        " if (i < n) y[i] = how ? x[i] + lead : -x[i]; }\n"
+        "void f(int n, int how) { k<<<(n + 31) / 32, 32>>>(y, x, n, 0, how); }\n"
+    )
+    made = snippet(text).space_yaml
+    assert "axes: [n]\n" in made
+    assert "{name: lead, dtype: int32, value: 0}  # sure: line" in made
+    assert "{name: how, dtype: int32, value: 1}  # guessed: " in made

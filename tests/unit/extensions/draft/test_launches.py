@@ -54,7 +54,8 @@ def test_a_grid_follows_a_member_of_a_class_template() -> None:
 
 def test_shared_memory_follows_a_member_of_the_block() -> None:
     made = drafted(
-        WALK + "void f(float* y, float* x, int n) {\n  dim3 team(32, 2);\n"
+        WALK
+        + "void f(float* y, float* x, int n) {\n  dim3 team(32, 2);\n"
         "  int bytes = team.y > 1 ? team.y * sizeof(float) : 0;\n"
         "  walk<<<64, team, bytes>>>(y, x, n);\n}\n".replace("blockDim.x", "blockDim.y")
     )

@@ -21,6 +21,7 @@ _NAMED_LOAD = re.compile(r"load|^ld|_ld|read|fetch|gather", re.IGNORECASE)
 _METHOD = re.compile(r"(?:\.|->)\s*(\w+)\s*$")
 _NAMED_STORE = re.compile(r"store|^st_|_st_|write|scatter", re.IGNORECASE)
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\s*(?:volatile|__volatile__)?\s*\(")
+_WRITABLE = re.compile(r"\bconst_cast\b|\(\s*(?!const\b)[\w:]+\s*\*+\s*\)")
 _ASM_STORE = re.compile(r"\bst\.|\.global\.shared")
 _ASM_LOAD = re.compile(r"\bld\.|\bcp\.async")
 _PLAIN_LOAD = re.compile(r"\bld\.")
@@ -279,6 +280,10 @@ class _Follower:
         text = text_of(declared, self.source.masked)
         by_reference = declarator is not None and declarator.type == "reference_declarator"
         constant = re.search(r"\bconst\b(?!\s*(?:__restrict__\s*)?\w*$)", text) is not None
+        inside = text_of(body, self.source.masked)
+        if constant and handle.is_pointer:
+            # inline PTX and casts write through what is declared const
+            constant = not _ASM.search(inside) and not _WRITABLE.search(inside)
         if constant or not (handle.is_pointer or by_reference):
             self.note(handle.array, node, reads=True)
             return
