@@ -242,8 +242,12 @@ def _why_meant(
     own = _any_of(names)
     if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
         return None
-    handed = _any_of(p.name for p in (*launch.kernel.parameters, *launch.kernel.template) if p.name)
-    if any(re.search(form.format(own=own, handed=handed), text) for form in _COMPARED):
+    kernel = launch.kernel
+    handed = [p.name for p in kernel.parameters] + [p.name for p in kernel.template]
+    if any(
+        re.search(form.format(own=own, handed=_any_of(filter(None, handed))), text)
+        for form in _COMPARED
+    ):
         return _ASKS
     # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
     for _ in range(2):

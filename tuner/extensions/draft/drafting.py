@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,13 +83,15 @@ class Draft:
 class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
-    `problem` is the file that states what the kernel computes; it is its reference, too.
+    `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
+    are macros of the build, `NAME=VALUE`.
     """
 
     kernels: tuple[str, ...] = ()
     instantiate: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     problem: Path | None = None
+    defined: tuple[str, ...] = ()
 
 
 def draft(
@@ -194,7 +197,8 @@ def draft_source(
         asked = replace(asked, problem=beside)
     includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
     is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
-    if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
+    stated = asked.instantiate or asked.folders or asked.defined
+    if is_production or stated or len(asked.kernels) > 1:
         return _draft_extraction(path, folder, asked, compiler(), force)
     try:
         source = read_source(path)
@@ -204,7 +208,9 @@ def draft_source(
             return _draft_extraction(path, folder, asked, compiler(), force)
         raise
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
-    if _takes_members(source, kernel):
+    often = Counter(constant.name for constant in source.constants if constant.kind == "define")
+    if _takes_members(source, kernel) or any(n > 1 for n in often.values()):
+        # which of the alternatives of an #if a build takes, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):
@@ -386,7 +392,7 @@ def _extract_compiling(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined, around = 0, False, frozenset[str](), False
+    place, mixed, defined, around = 0, False, frozenset(asked.defined), False
     memo = Memo()
     while True:
         unit = extract(

@@ -31,6 +31,7 @@ from tuner.source.syntax import number
 from tuner.source.unsupported import ConstantMemory, constant_memory
 
 _NULL = ("nullptr", "NULL", "0")
+_COUNTS = re.compile(r"[*/%<]=?\s*\(?(?=([A-Za-z_]\w*))|([A-Za-z_]\w*)\s*(?=[*/%>])")
 # `row[i + 1]`, and no rounding up
 _INNER = re.compile(r"[\w)]\s*\+\s*[1-9]\d*\s*(?:$|\)(?!\s*[/%]))")
 _MOST_HOPS = 4
@@ -154,33 +155,31 @@ class _Reading:
         tuned: LaunchDraft,
         choices: Sequence[TunableConstant],
     ) -> tuple[Axes, tuple[DraftArgument, ...]]:
-        """Give numbers that size nothing, such as an offset or a mode, a value in place of an axis."""
+        """Give numbers that size nothing, such as an offset or a mode, a value and no axis."""
         texts = [*(tuned.grid or ("",)), *(tuned.block or ()), tuned.shared_memory or ""]
         texts += [text for choice in choices for text in choice.constraints]
         texts += [text for a in arguments for text in (*(a.shape or ()), a.fill)]
         texts += [a.value or "" for a in arguments if a.parameter.name not in self.axes.names]
         texts += [text for text, _ in self.axes.strides.values()]
         used = {name for text in texts for name in IDENTIFIER.findall(text)}
-        loose = {
-            a.parameter.name
-            for a in arguments
-            if a.parameter.name in self.axes.names and self.axes.names[a.parameter.name] not in used
-        } - self.launch.varying
+        spans = self.launch.source.reachable([self.launch.kernel])
+        code = "\n".join(self.launch.source.masked[start:end] for start, end in spans)
+        # what is counted up to, or says how long a row is, is a size
+        counts = {name for pair in _COUNTS.findall(code) for name in pair}
+        loose = {name for name, axis in self.axes.names.items() if axis not in used}
+        loose &= {a.parameter.name for a in arguments} - counts - self.launch.varying
         open_ones = any(a.role is not None and a.shape is None for a in arguments)
         if open_ones or tuned.grid is None or loose >= self.axes.names.keys():
             return self.axes, arguments
         names = {name: axis for name, axis in self.axes.names.items() if name not in loose}
-        found = []
-        for a in arguments:
-            if a.parameter.name in loose:
-                stated = self.value(a.parameter)
-                a = (
-                    replace(a, value=stated[0], evidence=_sure(stated[1]))
-                    if stated
-                    else self.guess_argument(a.parameter, a.dtype, ())
-                )
-            found.append(a)
+        found = [self.valued(a) if a.parameter.name in loose else a for a in arguments]
         return replace(self.axes, names=names), tuple(found)
+
+    def valued(self, argument: DraftArgument) -> DraftArgument:
+        stated = self.value(argument.parameter)
+        if stated:
+            return replace(argument, value=stated[0], evidence=_sure(stated[1]))
+        return self.guess_argument(argument.parameter, argument.dtype, ())
 
     def summed_in_any_order(self, name: str, dtype: str | None) -> int:
         """Give the line where atomics add floats, whose sum rounds as they come; 0 for none."""

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 @options.setting("instantiate")
 @options.setting("include")
 @click.option(
+    "-D",
+    "--define",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A macro that the project's build defines.",
+)
+@click.option(
     "--problem",
     metavar="FILE",
     type=options.FILE,
@@ -42,6 +49,7 @@ def command(
     kernel: str | None,
     instantiate: tuple[str, ...],
     include: tuple[Path, ...],
+    define: tuple[str, ...],
     problem: Path | None,
     out: Path,
     force: bool,
@@ -74,7 +82,7 @@ def command(
         drafted = draft_python(kernel_file, out, names, force=force)
         click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
         return
-    asked = Asked(names, instantiate, include, problem)
+    asked = Asked(names, instantiate, include, problem, define)
     with NvrtcPool(1, cache=Cache()) as pool:
         if kernel_file.suffix in (".py", ".json"):
             drafted = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)

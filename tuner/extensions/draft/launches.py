@@ -41,6 +41,7 @@ _MACRO = re.compile(
 )
 _LOOPS = re.compile("unroll|stage|depth|pipeline")
 _MAX_DEPTH = 8
+_WARP = 32
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -266,6 +267,8 @@ def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraf
         text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
         uses = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
         same = re.search(rf"(?<![\w.]){choice.default}\b", told) is not None
+        if what == "the block" and is_warps(choice) and isinstance(choice.default, int):
+            uses |= prod(launch.block) == choice.default * _WARP
         is_bound = choice.axis is not None and (
             what == "the block" or (what == "the shared memory" and told.isdigit() and told != "0")
         )
@@ -324,8 +327,9 @@ def launch_draft(
     bare = {text for text in bare if number(launch.value(text)) is not None}
     own = scope if site.shared in bare else _with_literals(scope, choices, 0)
     shared = translate(site.shared, own)
-    grid = _extents(site.grid, scope, choices, _tiles(launch, choices), bare)
-    block = _extents(site.block, scope, choices)
+    warps = _warps(launch, choices)
+    grid = _extents(site.grid, scope, choices, warps | _tiles(launch, choices), bare)
+    block = _extents(site.block, scope, choices, warps)
     return LaunchDraft(name, grid, block, shared, hints)
 
 
@@ -344,6 +348,21 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
             text = " * ".join([*(c.name for c in own), *plain])
             found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
     return found
+
+
+def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
+    """Map the threads of a block that are stated as a number to the parameter for its warps."""
+    blocks = {number(launch.value(text)) for text in launch.site.block}
+    return {
+        choice.default * _WARP: f"({choice.name} * {_WARP})"
+        for choice in choices
+        if is_warps(choice) and type(choice.default) is int and choice.default * _WARP in blocks
+    }
+
+
+def is_warps(choice: TunableConstant) -> bool:
+    """Tell whether a parameter counts the warps of a block, by its name."""
+    return choice.origin is not None and re.fullmatch(r".*warps", choice.name) is not None
 
 
 def _defaults_of(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
@@ -367,9 +386,15 @@ def _extents(
         {} if text in bare else {**tiles, **one.literals}
         for text, one in zip(texts, own, strict=False)
     ]
+    plain = replace(scope, literals={})
+    whole = [written if (written := translate(text, plain)) else "" for text in texts]
     translated = [
-        translate(text, replace(scope, literals=literals, defaults=defaults))
-        for text, literals in zip(texts, known, strict=False)
+        # `3 * 32` is 96 as a whole
+        translate(
+            number if number.isdigit() and int(number) in tiles else text,
+            replace(scope, literals=literals, defaults=defaults),
+        )
+        for text, literals, number in zip(texts, known, whole, strict=False)
     ]
     extents = tuple(text for text in translated if text is not None)
     while len(extents) > 1 and extents[-1] == "1":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.drafting import Draft, draft
+from tuner.compiler.pool import NvrtcPool
+from tuner.extensions.draft.drafting import Asked, Draft, draft, draft_source
 from tuner.source import parse_source, read_source
 from tuner.space.yaml import parse
 
@@ -143,9 +145,7 @@ def test_launches_are_seen_with_blanks_in_their_brackets(tmp_path: Path) -> None
         SCALE + "void f(float* y, float* x, int n) { scale << <(n + 63) / 64, 64 >> > (y, x, n); }"
     )
     assert launch_of(draft(read_source(path)))["block"] == ["block_size"]
-    path.write_text(
-        SCALE + "typedef P<P<P<int> > > deep; int f(int a) { return (a << 2) < 3 ? a >> 1 : 2; }"
-    )
+    path.write_text(SCALE + "typedef P<P<P<int> > > deep; int f(int a) { return a << 2 < 3; }")
     assert read_source(path).text == path.read_text()
 
 
@@ -153,7 +153,8 @@ def test_an_enumeration_without_a_name_sizes_a_block() -> None:
     made = drafted(
         "enum { kCrew = 192 };\n"
         + SCALE.replace("blockDim.x", "kCrew")
-        + "void f(float* y, float* x, int n) { scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n); }"
+        + "void f(float* y, float* x, int n)\n"
+        "{ scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n); }"
     )
     assert launch_of(made)["block"] == ["crew"]
     assert "kCrew = @{ crew }@" in made.template
@@ -167,3 +168,33 @@ def test_an_array_of_constants_is_no_constant() -> None:
         + "void f(float* y, float* x, int n) { scale<<<(n + 63) / 64, 64>>>(y, x, n); }"
     )
     assert launch_of(made)["block"] == ["block_size"]
+
+
+def test_warps_are_followed_by_a_block_that_is_a_number() -> None:
+    text = (
+        "template <int Warps> __global__ void k(float* y, const float* x, int n) {\n"
+        "  __shared__ float part[Warps];\n"
+        "  part[threadIdx.x / 32] = x[blockIdx.x * n + threadIdx.x];\n  __syncthreads();\n"
+        "  for (int w = 0; w < Warps; ++w) y[blockIdx.x] += part[w];\n}\n"
+        "void f(float* y, float* x, int n) { k<4><<<n, BLOCK>>>(y, x, n); }\n"
+    )
+    for block in ("128", "4 * 32"):
+        made = drafted(text.replace("BLOCK", block))
+        assert launch_of(made)["block"] == ["warps * 32"]
+
+
+def test_alternatives_of_an_if_are_those_of_a_plain_build(
+    tmp_path: Path, compiler: NvrtcPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("k.cu")
+    head = "#ifdef BUILD_CREW\n#define CREW BUILD_CREW\n#else\n#define CREW 96\n#endif\n"
+    host = "void f(float* y, float* x, int n) { scale<<<(n + CREW - 1) / CREW, CREW>>>(y, x, n); }"
+    path.write_text(head + SCALE.replace("blockDim.x", "CREW") + host)
+    for defined, default in ((), "96"), (("BUILD_CREW=64",), "64"):
+        asked = Asked(defined=defined)
+        made = draft_source(path, Path(), asked, compiler=lambda: compiler, force=True)
+        assert made.space is not None
+        text = made.space.read_text()
+        assert f"block: [{default}]" in text
+        assert re.search(rf"default: {{(build_)?crew: {default}", text)
