@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, find_assignments
@@ -29,6 +28,7 @@ from tuner.source.launches import (
     functions_of,
 )
 from tuner.source.syntax import closing, number, text_of
+from tuner.source.traits import members_of, traits_of
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -223,7 +223,7 @@ class HostLaunch:
         site, aliases = self.site, self.source.aliases
         texts = (*site.grid, *site.block, site.shared, *site.definitions.values())
         for owner in {match[1] for text in texts for match in _OWNER.finditer(text)}:
-            members = members_of(masked, aliases.get(owner, owner))
+            members = members_of(masked, aliases.get(owner, owner)).numbers
             found |= {f"{owner}::{member}": text for member, text in members.items()}
         return {**found, **traits_of(masked, self.kernel, self.instance or ()).numbers}
 

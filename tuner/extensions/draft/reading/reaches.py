@@ -108,7 +108,7 @@ class _ReachPlace:
         if self.unit is None:
             return replace(self, wanders=True)
         if self.unit.startswith("/"):
-            by = " + ".join(f"{term} {self.unit}" for term in _terms(by))
+            by = " + ".join(f"{term} {self.unit}" for term in split_at(by, "+"))
         elif self.unit != "1" and by != "0":
             by = f"({by}) * {self.unit}"
         return replace(self, offset=_sum(self.offset, by))
@@ -315,6 +315,8 @@ class _ReachReader:
             element, around = around, around.parent
         if around is None or around.type == "update_expression":
             return True, True
+        if around.type == "argument_list":
+            return True, self.text(part(around.parent, "function")).endswith("swap")
         left = around.type == "assignment_expression" and part(around, "left") == element
         return (not left or self.text(part(around, "operator")) != "="), left
 
@@ -404,11 +406,12 @@ def _name(node: Node | None) -> str:
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
-def _terms(text: str) -> list[str]:
+def split_at(text: str, sign: str) -> list[str]:
+    """Split a text at a sign outside of brackets."""
     pieces, depth, start = [], 0, 0
     for at, character in enumerate(text):
-        depth += (character in "([") - (character in ")]")
-        if character == "+" and depth == 0:
+        depth += (character in "([{") - (character in ")]}")
+        if character == sign and depth == 0:
             pieces.append(text[start:at].strip())
             start = at + 1
     return [*pieces, text[start:].strip()]

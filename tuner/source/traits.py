@@ -34,38 +34,37 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
     numbers: dict[str, str] = {}
     places: dict[str, Span] = {}
     for parameter, text in zip(kernel.template, instance, strict=False):
-        match = _TEMPLATE.fullmatch(text.strip())
-        found = _class(masked, match[1]) if match is not None and parameter.is_type else None
-        if match is None or found is None:
-            continue
-        names, body, start = found
-        passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
-        known = dict(zip(names, passed, strict=False))
-        for name, stated in _TYPE.findall(body):
-            known[name] = types[f"{parameter.name}::{name}"] = _substitute(stated, known)
-        for member in _NUMBER.finditer(body):
-            name, stated = member.groups()
-            if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
-                places[name] = (start + member.start(2), start + member.end(2))
-            known[name] = numbers[name] = _substitute(stated, known)
+        if parameter.is_type:
+            own = members_of(masked, text)
+            types |= {f"{parameter.name}::{name}": of for name, of in own.types.items()}
+            numbers |= own.numbers
+            places |= own.places
     if types:
-        own = _TYPE.findall(masked, *kernel.body)
-        types |= {name: types[of.strip()] for name, of in own if of.strip() in types}
+        known = _TYPE.findall(masked, *kernel.body)
+        types |= {name: types[of.strip()] for name, of in known if of.strip() in types}
     return Traits(types, numbers, places)
 
 
-def members_of(masked: str, c_type: str) -> dict[str, str]:
-    """Read the numbers of one instance of a class template, such as `Pack<float>`."""
+def members_of(masked: str, c_type: str) -> Traits:
+    """Read one instance of a class template, such as `Pack<float>`."""
     match = _TEMPLATE.fullmatch(c_type.strip())
     found = _class(masked, match[1]) if match is not None else None
     if match is None or found is None:
-        return {}
+        return Traits()
+    names, body, start = found
     passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
-    known = dict(zip(found[0], passed, strict=False))
+    known = dict(zip(names, passed, strict=False))
+    types: dict[str, str] = {}
     numbers: dict[str, str] = {}
-    for name, stated in _NUMBER.findall(found[1]):
+    places: dict[str, Span] = {}
+    for name, stated in _TYPE.findall(body):
+        known[name] = types[name] = _substitute(stated, known)
+    for member in _NUMBER.finditer(body):
+        name, stated = member.groups()
+        if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
+            places[name] = (start + member.start(2), start + member.end(2))
         known[name] = numbers[name] = _substitute(stated, known)
-    return numbers
+    return Traits(types, numbers, places)
 
 
 def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
