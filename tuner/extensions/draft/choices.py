@@ -255,8 +255,8 @@ def _why_meant(
     pieces = (piece for piece in re.split(r"[;{}]", text) if re.search(own, piece))
     tied = (_SPLIT.search(p if "__shared__" in p else _INDEXED.sub("", p)) for p in pieces)
     threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
-    steps = rf"\+=[^;)]*?{own}|#pragma unroll[^\n]*{own}|{threads}[.\w)]*\s*[/%]\s*{own}"
-    split = re.search(steps, text)
+    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)]*?{own}|#pragma unroll[^\n]*{own}"
+    split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
     return None if split or any(tied) else _UNTIED
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,8 +207,8 @@ def draft_source(
             return _draft_extraction(path, folder, asked, compiler(), force)
         raise
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
-    often = Counter(constant.name for constant in source.constants if constant.kind == "define")
-    if _takes_members(source, kernel) or any(n > 1 for n in often.values()):
+    defined = [constant.name for constant in source.constants if constant.kind == "define"]
+    if _takes_members(source, kernel) or len({*defined}) < len(defined):
         # which of the alternatives of an #if a build takes, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)

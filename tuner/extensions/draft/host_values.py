@@ -454,7 +454,9 @@ class Host:
             return self._number_of(text, level, depth + 1)
         source, node = parse_expression(text) or ("", None)
         if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
-            return self._compute(text, level, line, depth + 1)
+            stated = self._insert_numbers(text, level, line, depth + 1)
+            value = None if stated is None else _literal(stated)
+            return None if value is None else Number(value, line)
         # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
         test, *texts = (text_of(child, source) for child in node.named_children)
         holds = number(test)
@@ -465,8 +467,8 @@ class Host:
             # which branch is taken nobody knows: a stride may be 0 in the other one
             values = {None if one is None else one.value for one in known}
             return known[0] if len(values) == 1 else None
-        stated = [found for found in known if found is not None]
-        return stated[0] if len(stated) == 1 else None
+        named = [found for found in known if found is not None]
+        return named[0] if len(named) == 1 else None
 
     def holds(self, condition: str, level: int = 0) -> bool | None:
         """Tell whether a condition in one of the functions holds; None where nobody knows."""
@@ -496,11 +498,6 @@ class Host:
         if len(constants) == 1:
             return self.number(constants[0].value, level, constants[0].line, depth)
         return None
-
-    def _compute(self, text: str, level: int, line: int, depth: int) -> Number | None:
-        stated = self._insert_numbers(text, level, line, depth)
-        value = None if stated is None else _literal(stated)
-        return None if value is None else Number(value, line)
 
     def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
         # numbers in place of names; None where one is unknown

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 @options.setting("kernel")
 @options.setting("instantiate")
 @options.setting("include")
-@click.option(
-    "-D",
-    "--define",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="A macro that the project's build defines.",
-)
+@click.option("-D", "--define", metavar="NAME=VALUE", multiple=True, help="A macro of the build.")
 @click.option(
     "--problem",
     metavar="FILE",

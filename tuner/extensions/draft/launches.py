@@ -235,12 +235,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     choices = proposals.choices
     drafted = launch_draft(launch, axes, proposals.instance, choices)
     unproved = {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
-    if any(c.axis is not None and c.name in unproved for c in choices):
+    extents = [c.name for c in choices if c.axis is not None]
+    if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel
-        reason = next(
-            unproved[c.name] for c in choices if c.axis is not None and c.name in unproved
-        )
-        unproved = {c.name: reason for c in choices if c.axis is not None} | unproved
+        unproved = dict.fromkeys(extents, reason) | unproved
     left = (
         f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
         "come from it, and nothing shows how"
@@ -252,29 +250,28 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
 
 
 def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraft) -> str:
-    site, names = launch.site, {*_names_of(choice, launch)}
-    written = {
-        "the grid": (site.grid, drafted.grid),
-        "the block": (site.block, drafted.block),
-        "the shared memory": ((site.shared,), drafted.shared_memory and (drafted.shared_memory,)),
-    }
-    for what, (texts, expressions) in written.items():
+    site, names, shared = launch.site, {*_names_of(choice, launch)}, drafted.shared_memory
+    for what, texts, expressions in (
+        ("the grid", site.grid, drafted.grid),
+        ("the block", site.block, drafted.block),
+        ("the shared memory", (site.shared,), (shared,) if shared else None),
+    ):
         if not expressions or launch.is_guessed:
             continue
-        told = " ".join(expressions)
-        follows = choice.name in IDENTIFIER.findall(told)
+        told, size = " ".join(expressions), choice.default
         behind = names_behind(texts, launch.definitions)
         text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
-        uses = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
-        same = re.search(rf"(?<![\w.]){choice.default}\b", told) is not None
-        if what == "the block" and is_warps(choice) and isinstance(choice.default, int):
-            uses |= prod(launch.block) == choice.default * _WARP
-        is_bound = choice.axis is not None and (
-            what == "the block" or (what == "the shared memory" and told.isdigit() and told != "0")
-        )
-        is_tile = what == "the grid" and choice.origin is not None and not told.isdigit()
-        is_tile = is_tile and type(choice.default) is int and choice.default > 1 and same
-        if not follows and (uses or is_bound or (is_tile and not _LOOPS.search(choice.name))):
+        comes_from = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
+        if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
+            # of a tile the grid may have the number
+            is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
+            comes_from |= bool(is_there) and not _LOOPS.search(choice.name)
+        elif what == "the block":
+            is_size = _is_warps(choice) and prod(launch.block) == int(size) * _WARP
+            comes_from |= is_size or choice.axis is not None
+        elif what == "the shared memory" and told.isdigit():
+            comes_from |= choice.axis is not None and told != "0"
+        if comes_from and choice.name not in IDENTIFIER.findall(told):
             return what
     return ""
 
@@ -323,8 +320,8 @@ def launch_draft(
     }
     hints = {} if launch.is_guessed else hints
     # a bare number of blocks or bytes is itself, whatever the block has
-    bare = {text for text in (*site.grid, site.shared) if launch.value(text).isalnum()}
-    bare = {text for text in bare if number(launch.value(text)) is not None}
+    stated = {text: launch.value(text) for text in (*site.grid, site.shared)}
+    bare = {text for text, value in stated.items() if value.isalnum() and number(value) is not None}
     own = scope if site.shared in bare else _with_literals(scope, choices, 0)
     shared = translate(site.shared, own)
     warps = _warps(launch, choices)
@@ -353,16 +350,13 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
 def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
     """Map the threads of a block that are stated as a number to the parameter for its warps."""
     blocks = {number(launch.value(text)) for text in launch.site.block}
-    return {
-        choice.default * _WARP: f"({choice.name} * {_WARP})"
-        for choice in choices
-        if is_warps(choice) and type(choice.default) is int and choice.default * _WARP in blocks
-    }
+    sizes = {int(c.default) * _WARP: f"({c.name} * {_WARP})" for c in choices if _is_warps(c)}
+    return {threads: text for threads, text in sizes.items() if threads in blocks}
 
 
-def is_warps(choice: TunableConstant) -> bool:
-    """Tell whether a parameter counts the warps of a block, by its name."""
-    return choice.origin is not None and re.fullmatch(r".*warps", choice.name) is not None
+def _is_warps(choice: TunableConstant) -> bool:
+    named = choice.origin is not None and choice.name.endswith("warps")
+    return named and type(choice.default) is int
 
 
 def _defaults_of(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:

@@ -206,18 +206,14 @@ class _Loops:
     def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
         outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
-        arrays = {a.array for a in self.accesses} | {*self.pointers()}
+        pointers = re.compile(r"\*\s*(?:__restrict__\s*)?(\w+)\s*=")
+        arrays = {*pointers.findall(self.launch.source.masked, *self.launch.kernel.body)}
+        arrays |= {a.array for a in self.accesses}
         for name, index in re.findall(r"([A-Za-z_]\w*)\s*\[([^\]]*)\]", text):
             own = re.search(rf"(?<!__shared__ )\b{name}\s*\[[^\]]*\]\s*[;=]", outside)
             if name not in arrays and own and site.variable not in index:
                 return True
         return False
-
-    def pointers(self) -> Iterator[str]:
-        masked = self.launch.source.masked[slice(*self.launch.kernel.body)]
-        yield from (
-            match[1] for match in re.finditer(r"\*\s*(?:__restrict__\s*)?(\w+)\s*=", masked)
-        )
 
     def vector(self, names: Names) -> Iterator[TunableConstant]:
         if self.has_width or not self.sites or not all(map(self.is_free, self.sites)):

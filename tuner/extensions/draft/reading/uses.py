@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tuner.extensions.draft.reading.reaches import name_of
 from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span
 from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, part, text_of, walk
 
@@ -96,7 +97,7 @@ class _Follower:
         self.root, self.functions = parse_tree(masked), {}
         for node in walk(self.root):
             if node.type == "function_definition" and part(node, "body"):
-                name = self.name(part(node, "declarator", "declarator"))
+                name = name_of(part(node, "declarator", "declarator"))
                 self.functions.setdefault(name, []).append(node)
 
     def use(self, array: str) -> Use:
@@ -181,7 +182,7 @@ class _Follower:
         elif parent.type == "pointer_expression" and not self.is_dereference(parent):
             self.pointer(parent, array, handles, depth)
         elif parent.type == "call_expression":  # a method of the element
-            self.note(array, node, by=self.callee_name(parent))
+            self.note(array, node, by=name_of(part(parent, "function")))
         elif parent.type == "argument_list":
             self.follow_argument(node, parent, _Handle(array, is_pointer=False), handles, depth)
         elif reference := self.bound_reference(node, parent):
@@ -207,7 +208,7 @@ class _Follower:
         self, declared: Node | None, handle: _Handle, handles: dict[str, _Handle], node: Node
     ) -> None:
         kinds = ("identifier", "pointer_declarator", "reference_declarator")
-        name = self.name(declared) if declared is not None and declared.type in kinds else ""
+        name = name_of(declared) if declared is not None and declared.type in kinds else ""
         if name:
             handles.setdefault(name, handle)
         else:
@@ -229,7 +230,7 @@ class _Follower:
             else:
                 self.note_constructor(node, handle)
             return
-        name = self.callee_name(call)
+        name = name_of(part(call, "function"))
         if _CASTS.fullmatch(name):
             if handle.is_pointer:
                 self.pointer(call, handle.array, handles, depth)
@@ -295,7 +296,7 @@ class _Follower:
             return
         self.visited.add(key)
         span = (body.start_byte, body.end_byte)
-        self.follow(span, {self.name(declarator): handle}, depth + 1)
+        self.follow(span, {name_of(declarator): handle}, depth + 1)
 
     def in_asm(self, text: str, array: str, at: int) -> None:
         changes = _ASM_CHANGE.search(text) is not None
@@ -311,21 +312,6 @@ class _Follower:
         return node.type == "pointer_expression" and text_of(
             node, self.source.masked
         ).lstrip().startswith("*")
-
-    def callee_name(self, call: Node) -> str:
-        return self.name(part(call, "function"))
-
-    def name(self, node: Node | None) -> str:
-        """The last name of a callee or a declarator, without namespaces and template arguments."""
-        while node is not None:
-            if node.type in ("identifier", "field_identifier"):
-                return text_of(node, self.source.masked)
-            inner = part(node, "name") or part(node, "field") or part(node, "declarator")
-            if inner is None:
-                plain = ("identifier", "field_identifier", "pointer_declarator")
-                inner = next((one for one in node.named_children if one.type in plain), None)
-            node = inner
-        return ""
 
     def note(
         self, array: str, node: Node, *, reads: bool = False, writes: bool = False, by: str = ""
