@@ -53,6 +53,8 @@ _TYPE = re.compile(r"\b(?!const\b|struct\b)[A-Za-z_]\w*(?=\s*[&*]|\s+\w)")
 _BUILT = re.compile(r"([\w:]*)\s*(?=[{(])")
 _NESTED = re.compile(r"(?<=\{)[^{}]+(?=\})|(?<=\()[^()]+(?=\))")
 _FIELD = re.compile(r"(?:^|(?<=[;{})]))\s*\w[\w:<>\s*&]*?[\s*&](\w+)\s*(?:=[^;]*|\{\})?;")
+# `fast ? &a : &b`
+_BRANCHES = re.compile(r"[^?;]*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
 _LEAVING = ("return_statement", "throw_statement")
 
@@ -87,7 +89,19 @@ class _Finder:
             config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
             after = _OPENS.match(masked, end + 3)
             passed = listed(masked, after.end())[0] if after is not None else ()
-            yield self.site(called[:2], config, passed, called[2], self.known(called[2]))
+            name, arguments, at = called
+            for one in [(name, arguments)] if arguments else self.pointees(name, at):
+                yield self.site(one, config, passed, at, self.known(at))
+
+    def pointees(self, name: str, at: int) -> list[tuple[str, tuple[str, ...]]]:
+        """List what a pointer to a function is set to before it is launched, else its own name."""
+        start = max((a for a, b in self.functions if a <= at < b), default=0)
+        declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
+        set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
+        texts = [match[1] for match in set_to.finditer(self.masked, start, at)]
+        pieces = [piece for text in texts for piece in _BRANCHES.split(text)]
+        known = dict.fromkeys(_callee(fold(piece), {}) for piece in pieces)
+        return [one for one in known if one is not None] or [(name, ())]
 
     def runtime(self) -> Iterator[LaunchSite]:
         for match in _RUNTIME.finditer(self.masked):

@@ -216,7 +216,12 @@ def _with_template(match: re.Match[str]) -> str:
     return match[0] if defines else ">::template "
 
 
+# a project declares CUDA's types ahead; here they are other names of classes
+_AHEAD = re.compile(r"\b(?:struct|class)\s+(?:__nv_bfloat16[2]?|__half2?|__nv_fp8\w+)\s*;")
+
+
 def _rewrite_text(text: str, file: str, line: int) -> str:
+    text = _AHEAD.sub(lambda match: _same_lines(match[0], ";"), text)
     text = _CALL_OF_TEMPLATE.sub(_with_template, _EXTERN.sub(_dynamic, text))
     pieces: list[str] = []
     done = 0

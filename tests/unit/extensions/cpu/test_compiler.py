@@ -254,6 +254,11 @@ def test_each_declared_name_is_watched(declaration: str, names: str) -> None:
     assert text.count(".enter(") == len(names.split())
 
 
+def test_a_type_of_cuda_that_is_declared_ahead_stays_what_it_is() -> None:
+    text = to_host('# 1 "kernel.cu"\nstruct __nv_bfloat16;\nstruct __half; class Own;\n')
+    assert text == '# 1 "kernel.cu"\n;\n; class Own;\n'
+
+
 def test_a_pointer_to_an_array_stays_a_plain_static() -> None:
     text = to_host('# 1 "kernel.cu"\n__shared__ float (*rows)[4];\n')
     assert text == '# 1 "kernel.cu"\nstatic float (*rows)[4];\n'
