@@ -1,0 +1,140 @@
+"""Tune a kernel given as text, on arrays and a dict: no file is written that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal
+
+from tuner.extensions.compat.bench import Bench, BenchSettings, device_named, language_named
+from tuner.extensions.compat.launching import Kernel, list_configs
+from tuner.extensions.compat.tuning import Budget, Tuning, say_failures
+from tuner.model.config import Config
+from tuner.model.errors import InputError, KernelError
+from tuner.source import parse_source
+
+
+@dataclass(frozen=True, slots=True)
+class TunedArrays:
+    """The fastest config of a kernel that was given as text, and all that was tried.
+
+    Times are medians in microseconds; `default_us` is that of the first config. `trials` has a
+    dict for each config, with its `status`, `reason` and `time_us`, None where there is no time.
+    """
+
+    config: Mapping[str, Any]
+    time_us: float
+    default_us: float
+    source: str
+    trials: tuple[Mapping[str, Any], ...]
+    device: str
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the first config."""
+        return self.default_us / self.time_us
+
+
+def tune_arrays(
+    source: str,
+    arguments: Sequence[Any] | Mapping[str, Any],
+    parameters: Mapping[str, Sequence[Any]],
+    *,
+    grid: Any,
+    block: Any = None,
+    kernel: str | None = None,
+    constraints: Any = None,
+    shared_memory: Any = 0,
+    answer: Sequence[Any] | Mapping[str, Any] | None = None,
+    atol: float = 1e-6,
+    verify: Callable[..., Any] | Literal[False] | None = None,
+    device: int | str = 0,
+    options: Sequence[str] = (),
+    include: Sequence[Path | str] = (),
+    trials: int | None = None,
+    time_s: float | None = None,
+    searcher: str = "auto",
+    seed: int = 0,
+    lang: str | None = None,
+) -> TunedArrays:
+    """Find the fastest config of `source`, in which each of the `parameters` is a macro.
+
+    `arguments` are NumPy arrays and scalars in the kernel's order; in a dict the names are for
+    the `answer`. `grid` and `block` are one to three numbers, expressions over the parameters or
+    functions of a config; `block` is the parameter of this name unless it is given. The first
+    config is the default: each other one has to leave what it leaves, or the `answer`.
+
+    Raises `KernelError` where the first config does not run, or is wrong.
+    """
+    language = language_named(lang, source)
+    names = list(arguments) if isinstance(arguments, Mapping) else []
+    values = list(arguments.values()) if isinstance(arguments, Mapping) else list(arguments)
+    if isinstance(answer, Mapping):
+        if unknown := [name for name in answer if name not in names]:
+            raise InputError(
+                f"`answer` names {unknown[0]!r}", remedy=f"arguments: {', '.join(names) or 'none'}"
+            )
+        answer = [answer.get(name) for name in names]
+    if block is None and "block" not in parameters:
+        raise InputError(
+            "nothing says how many threads a block has",
+            remedy='add a parameter "block", or block=("block_x", "block_y")',
+        )
+    sizes = ("block",) if block is None else block
+    launched = Kernel(
+        name=kernel or _only_kernel(source),
+        source=source,
+        problem_size=grid,
+        divisors=([], [], []),
+        block=sizes,
+        define={name: itemgetter(name) for name in parameters},
+        shared_bytes=shared_memory,
+    )
+    space, pool = list_configs(parameters, constraints)
+    default = Config.of({one.name: one.values[0] for one in space.parameters})
+    default = default if default in pool else pool[0]
+    settings = BenchSettings(
+        launched.name,
+        language,
+        device_named(device, language),
+        tuple(options),
+        tuple(Path(folder).resolve() for folder in include),
+    )
+    with Bench(settings, launched.instance(default).source, values) as bench:
+        tuning = Tuning(bench, space, pool, launched.instance, answer, atol, verify)
+        most = min(100, pool.estimated_size) if trials is None else trials
+        tried = list(tuning.run(searcher, Budget(most, time_s), seed, default))
+        name = bench.info.name
+    first = tried[0]
+    if first.time_us is None:
+        of = first.measured
+        raise KernelError(
+            f"the first config, {first.config}, is {of.status}: {of.reason}",
+            remedy="list values first that are right",
+        )
+    say_failures(tried)
+    best = min((one for one in tried if one.time_us is not None), key=lambda one: one.time_us or 0)
+    rows = tuple(
+        {
+            **one.config,
+            "status": str(one.measured.status),
+            "reason": one.measured.reason,
+            "time_us": one.time_us,
+        }
+        for one in tried
+    )
+    assert best.time_us is not None
+    text = launched.instance(best.config).source
+    return TunedArrays(dict(best.config), best.time_us, first.time_us, text, rows, name)
+
+
+def _only_kernel(source: str) -> str:
+    names = [one.name for one in parse_source(source, Path("source")).kernels]
+    if len(names) == 1:
+        return names[0]
+    raise InputError(
+        f"the source has {len(names)} kernels",
+        remedy=f'say which one: kernel="{names[0] if names else "NAME"}"',
+    )
