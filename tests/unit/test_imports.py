@@ -39,7 +39,7 @@ BUDGET = {
     "study": 3_850,
     "compat": 1_800,
     "tests": 77_000,
-    "docs": 4_600,
+    "docs": 4_700,
 }
 
 

@@ -192,7 +192,7 @@ def tune(source: Path | str | None = None, /, *arrays: Any, **keywords: Any) -> 
     keywords are those of `RunSettings` and `CallSettings` in `tuner.model.settings`.
 
     `tune(text, arguments, {"block": [...]}, grid=...)` tunes source text on arrays, see
-    docs/python.md.
+    docs/other-tuners.md.
 
     Raises `InputError` for what is wrong with the files or the settings, `SessionError` where a
     session cannot go on, and `DeviceError` where the device cannot be used.
