@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+# What a difference from another config may mean.
+REMEDY = "pass an `answer`, or verify=False where parameters change what is computed"
 # How far two right configs may be apart, relative to the largest number of the array: sums in
 # another order. Whole numbers are equal.
 APART = {"float16": 1e-2, "bfloat16": 4e-2, "float32": 1e-4, "float64": 1e-9}
@@ -39,7 +41,8 @@ class Judge:
             return "" if self.verify(self.expected, found, **asked) else "`verify` refuses it"
         for place, (answer, values) in enumerate(pairs):
             if answer is not None and (text := self._difference(np.asarray(answer), values)):
-                return f"argument {place}: {text}"
+                whose = "" if self.is_answer else f", unlike the first config: {REMEDY}"
+                return f"argument {place}: {text}{whose}"
         return ""
 
     def _difference(self, answer: Any, values: Any) -> str:

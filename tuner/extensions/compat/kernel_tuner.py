@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ def tune_kernel(
     with ExitStack() as stack:
         space, pool = list_configs(tune_params, restrictions)
         made = _open(stack, given, pool[0])
+        pool = made.kernel.fitting(pool, made.bench.info.limits.threads_per_block)
         kept = None
         if cache is not None:
             kept = CacheFile(cache_path(cache), _header(given, made, space))
@@ -177,7 +179,8 @@ class _Opened:
 def _refuse(given: Mapping[str, Any], refused: Mapping[str, str]) -> None:
     for name, remedy in refused.items():
         if given.get(name):
-            raise InputError(f"{name}={given[name]!r} has no meaning here", remedy=remedy)
+            shown = reprlib.repr(given[name])
+            raise InputError(f"{name}={shown} has no meaning here", remedy=remedy)
 
 
 def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:

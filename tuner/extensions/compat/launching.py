@@ -79,7 +79,25 @@ class Kernel:
         )
         head = "".join(f"#define {name} {_macro(of, config)}\n" for name, of in macros.items())
         shared = int(evaluate(self.shared_bytes, config))
-        return Instance(config, f"{head}#line 1\n{text}", Launch(self.name, grid, block, shared))
+        # An instance of a template may name parameters: `add<float, block_size_x>`.
+        function, opening, words = self.name.partition("<")
+        words = re.sub(
+            r"\b[A-Za-z_]\w*", lambda one: _macro(config.get(one[0], one[0]), config), words
+        )
+        name = f"{function}{opening}{words}"
+        return Instance(config, f"{head}#line 1\n{text}", Launch(name, grid, block, shared))
+
+    def fitting(self, pool: Pool, most_threads: int) -> Pool:
+        """Leave out the configs of a listed pool whose blocks have too many threads."""
+        if pool.sampled:
+            return pool
+        kept = [one for one in pool if math.prod(self._block(one)) <= most_threads]
+        if not kept:
+            raise InputError(
+                f"every config has over {most_threads} threads in a block",
+                remedy="list smaller block sizes",
+            )
+        return pool if len(kept) == len(pool) else Pool.of(pool.parameters, kept)
 
     def _block(self, config: Config) -> tuple[int, int, int]:
         if self.block is not None:

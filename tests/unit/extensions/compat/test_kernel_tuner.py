@@ -50,12 +50,20 @@ def test_vector_add_gives_a_row_for_each_config_and_says_where(source: str, devi
     rows, env = tune_add(source, device=device, answer=ANSWER, metrics=metrics)
     assert [row["block_size_x"] for row in rows] == [32, 64]
     for row in rows:
-        assert row["time"] == np.median(row["times"])
+        assert row["time"] == pytest.approx(np.median(row["times"]))
         assert row["GB/s"] == pytest.approx(12e-6 * N / row["time"])
         assert row["twice"] == 2 * row["time"]
     assert env["best_config"] == min(rows, key=lambda row: row["time"])
     assert env["device_name"]
     json.dumps([rows, env])
+
+
+def test_blocks_that_no_device_has_are_no_configs() -> None:
+    rows, env = tune_add(parameters={"block_size_x": [2048, 32]}, answer=ANSWER)
+    assert [row["block_size_x"] for row in rows] == [32]
+    assert env["failures"] == []
+    with pytest.raises(InputError, match="over 1024 threads"):
+        tune_add(parameters={"block_size_x": [2048]})
 
 
 def test_run_kernel_returns_the_arguments_as_they_are_afterwards() -> None:
@@ -79,8 +87,9 @@ def test_configs_that_are_wrong_against_the_answer_are_left_out_and_named() -> N
 
 
 def test_without_an_answer_configs_agree_with_the_first_one() -> None:
-    rows, _ = tune_add(WRONG_AT_64)
+    rows, env = tune_add(WRONG_AT_64)
     assert [row["block_size_x"] for row in rows] == [32]
+    assert "verify=False" in env["failures"][0]["reason"]
     rows, _ = tune_add(WRONG_AT_64, verify=False)
     assert [row["block_size_x"] for row in rows] == [32, 64]
 
@@ -292,3 +301,15 @@ def test_what_means_nothing_here_is_refused_by_name(given: dict[str, Any], said:
 def test_arguments_that_no_kernel_takes_are_refused(wrong: Any) -> None:
     with pytest.raises(InputError, match="argument3"):
         tune_kernel("add", ADD, N, [*ARGUMENTS[:3], wrong], PARAMETERS, device="host")
+
+
+def test_a_template_is_instantiated_with_parameters() -> None:
+    source = ADD.replace("__global__", "template <typename T, int kBlock>\n__global__")
+    source = source.replace("float", "T").replace("block_size_x", "kBlock")
+    rows, env = tune_kernel(
+        *("add<float, block_size_x>", source, N, ARGUMENTS, PARAMETERS),
+        answer=ANSWER,
+        device="host",
+    )
+    assert env["failures"] == []
+    assert len(rows) == 2
