@@ -18,10 +18,10 @@ import numpy as np
 from tuner.app.instruments import compiler_for
 from tuner.compiler.base import CompileResult
 from tuner.device.base import CompileTarget, DeviceInfo, Outcome
-from tuner.device.select import open_device
+from tuner.device.select import gpu_count, open_device
 from tuner.extensions.compat.recorder import TEXT
 from tuner.model.config import Config
-from tuner.model.errors import InputError, KernelError
+from tuner.model.errors import DeviceError, InputError, KernelError
 from tuner.model.expressions import Expression
 from tuner.model.hardware import refusal
 from tuner.model.kernel import (
@@ -105,7 +105,13 @@ class Bench(AbstractContextManager["Bench"]):
             for argument, values in arrays:
                 if not argument.is_scalar:
                     kept = values.astype(np.float32) if values.dtype.kind == "V" else values
+                    kept = kept.reshape(values.shape or (1,))
                     np.save(self._folder / "inputs" / f"{argument.name}.npy", kept)
+            if self.settings.device.startswith("cuda") and not gpu_count():
+                raise DeviceError(
+                    "no NVIDIA GPU was found",
+                    remedy='device="host" runs the kernel on the CPU, to verify it',
+                )
             self._device = open_device(self.settings.device, spec, {}, [CALL])
             self._stack.callback(self._device.close)
             self._compiler = compiler_for(spec, self._device, None, self._stack)

@@ -37,7 +37,8 @@ class CacheFile:
             text = read_text(self.path)
             # Kernel Tuner leaves an open file without its end.
             kept = parse_json(text if text.rstrip().endswith("}}") else text.rstrip(", \n") + "}}")
-        except ValueError as error:
+            rows = dict(kept["cache"])
+        except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"is no cache: {error}", path=self.path) from error
         for name, wanted in self.header.items():
             if name in kept and kept[name] != wanted:
@@ -46,10 +47,12 @@ class CacheFile:
                     path=self.path,
                     remedy="name another file, or delete this one",
                 )
-        self._rows.update(kept.get("cache", {}))
+        self._rows.update(rows)
 
     def find(self, config: Config) -> dict[str, Any] | None:
-        return self._rows.get(self._key(config))
+        """Return the row of a config that was timed."""
+        row = self._rows.get(self._key(config), {})
+        return row if isinstance(row.get("times"), list) else None
 
     def keep(self, config: Config, row: Mapping[str, Any]) -> None:
         self._rows[self._key(config)] = dict(row)

@@ -116,6 +116,7 @@ class Tuning:
     ) -> Iterator[tuple[Sequence[Config], Callable[[Tried], None], float]]:
         most = min(budget.trials, self.pool.estimated_size)
         if searcher == IN_ORDER:
+            most = min(most, len(self.pool))
             for start in range(0, most, AHEAD):
                 batch = [self.pool[k] for k in range(start, min(start + AHEAD, most))]
                 yield batch, lambda made: None, 0.0

@@ -11,7 +11,8 @@ import pytest
 from opencl_programs import needs_opencl
 
 from tuner.compat.kernel_tuner import run_kernel, tune_kernel
-from tuner.model.errors import InputError, KernelError
+from tuner.device.select import gpu_count
+from tuner.model.errors import DeviceError, InputError, KernelError
 
 ADD = """
 __global__ void add(float* out, const float* left, const float* right, int n) {
@@ -31,7 +32,7 @@ RNG = np.random.default_rng(0)
 LEFT, RIGHT = (RNG.standard_normal(N).astype(np.float32) for _ in range(2))
 ARGUMENTS = [np.zeros(N, np.float32), LEFT, RIGHT, np.int32(N)]
 ANSWER = [LEFT + RIGHT, None, None, None]
-PARAMETERS = {"block_size_x": [32, 64]}
+PARAMETERS, ONE = {"block_size_x": [32, 64]}, {"block_size_x": 64}
 
 
 def tune_add(source: Any = ADD, **changed: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -71,10 +72,9 @@ def test_run_kernel_returns_the_arguments_as_they_are_afterwards() -> None:
     np.testing.assert_array_equal(out, ANSWER[0])
     assert all(a is b for a, b in zip(others, ARGUMENTS[1:], strict=True))
     with pytest.raises(KernelError, match="compile"):
-        run_kernel("add", ADD.replace("if", "iff"), N, ARGUMENTS, PARAMETERS_OF_ONE, device="host")
+        run_kernel("add", ADD.replace("if", "iff"), N, ARGUMENTS, ONE, device="host")
 
 
-PARAMETERS_OF_ONE = {"block_size_x": 64}
 WRONG_AT_64 = ADD.replace("left[i] + right[i]", "left[i] + right[i] * (block_size_x < 64 ? 1 : 2)")
 
 
@@ -250,6 +250,24 @@ def test_a_cache_is_gone_on_with_and_one_of_another_kernel_refused(tmp_path: Pat
         tune_add(WRONG_AT_64, cache=kept)
 
 
+def test_a_cache_of_kernel_tuners_own_is_read_and_its_failures_are_tried_again(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "add.json"
+    rows = {
+        "32": {"block_size_x": 32, "time": 1.5, "times": [1.0, 2.0]},
+        "64": {"block_size_x": 64, "time": "RuntimeFailedConfig"},
+    }
+    header = {"kernel_name": "add", "tune_params_keys": ["block_size_x"], "cache": rows}
+    kept.write_text(json.dumps(header)[:-2] + ",")  # as a run leaves it that was killed
+    first, second = tune_add(cache=kept)[0]
+    assert first["time"] == 1.5
+    assert second["time"] != 1.5
+    kept.write_text("[")
+    with pytest.raises(InputError, match="is no cache"):
+        tune_add(cache=kept)
+
+
 def test_sources_are_texts_functions_and_files_and_take_macros(tmp_path: Path) -> None:
     (tmp_path / "size.h").write_text("#define SIZE block_size_x\n")
     file = tmp_path / "add.cu"
@@ -313,3 +331,22 @@ def test_a_template_is_instantiated_with_parameters() -> None:
     )
     assert env["failures"] == []
     assert len(rows) == 2
+
+
+def test_numbers_of_64_bits_arrive_as_they_are() -> None:
+    kernel = """__global__ void add(long long* y, const long long* x, const bool* more) {
+      y[threadIdx.x] += x[threadIdx.x] + more[threadIdx.x];
+    }"""
+    x = np.array([2**62 + 1, -(2**62) - 3, 5])
+    y = np.array(7)
+    given = [np.array([1, 2, 3]), x, np.array([True, False, True])]
+    found = run_kernel("add", kernel, 1, given, {"block_size_x": 3}, device="host")
+    np.testing.assert_array_equal(found[0], x + np.array([2, 2, 4]))
+    single = "__global__ void set(long long* y) { *y *= 2; }"
+    assert run_kernel("set", single, 1, [y], {"block_size_x": 1}, device="host")[0] == 14
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="for where there is no GPU")
+def test_without_a_gpu_the_cpu_is_named() -> None:
+    with pytest.raises(DeviceError, match='device="host" runs'):
+        tune_add(device=0)
