@@ -13,7 +13,12 @@ from tuner.extensions.compat.launching import Kernel, list_configs
 from tuner.extensions.compat.tuning import Budget, Tuning, say_failures
 from tuner.model.config import Config
 from tuner.model.errors import InputError, KernelError
+from tuner.model.settings import AUTO, CallSettings, RunSettings, read
+from tuner.search.factory import DEFAULT_BUDGET
 from tuner.source import parse_source
+
+SETTINGS = ("device", "searcher", "trials", "time_s", "seed")
+CALL_SETTINGS = ("kernel", "include")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +49,41 @@ def tune_arrays(
     *,
     grid: Any,
     block: Any = None,
-    kernel: str | None = None,
     constraints: Any = None,
     shared_memory: Any = 0,
     answer: Sequence[Any] | Mapping[str, Any] | None = None,
     atol: float = 1e-6,
     verify: Callable[..., Any] | Literal[False] | None = None,
-    device: int | str = 0,
-    options: Sequence[str] = (),
-    include: Sequence[Path | str] = (),
-    trials: int | None = None,
-    time_s: float | None = None,
-    searcher: str = "auto",
-    seed: int = 0,
     lang: str | None = None,
+    options: Sequence[str] = (),
+    **settings: Any,
 ) -> TunedArrays:
     """Find the fastest config of `source`, in which each of the `parameters` is a macro.
 
     `arguments` are NumPy arrays and scalars in the kernel's order; in a dict the names are for
     the `answer`. `grid` and `block` are one to three numbers, expressions over the parameters or
     functions of a config; `block` is the parameter of this name unless it is given. The first
-    config is the default: each other one has to leave what it leaves, or the `answer`.
+    config is the default: each other one has to leave what it leaves, or the `answer`. Of the
+    settings of `tune` it takes those in `SETTINGS` and `CALL_SETTINGS`.
 
     Raises `KernelError` where the first config does not run, or is wrong.
     """
+    if unknown := sorted(settings.keys() - {*SETTINGS, *CALL_SETTINGS}):
+        raise InputError(
+            f"{unknown[0]}= is not for source text and arrays",
+            remedy=f"settings here: {', '.join((*SETTINGS, *CALL_SETTINGS))}",
+        )
+    asked = read(RunSettings, {name: settings[name] for name in SETTINGS if name in settings})
+    calling = {name: settings[name] for name in CALL_SETTINGS if name in settings}
+    call = read(CallSettings, calling)
+    headers = [call.include] if isinstance(call.include, str | Path) else call.include
     language = language_named(lang, source)
     names = list(arguments) if isinstance(arguments, Mapping) else []
     values = list(arguments.values()) if isinstance(arguments, Mapping) else list(arguments)
     if isinstance(answer, Mapping):
-        if unknown := [name for name in answer if name not in names]:
+        if others := [name for name in answer if name not in names]:
             raise InputError(
-                f"`answer` names {unknown[0]!r}", remedy=f"arguments: {', '.join(names) or 'none'}"
+                f"`answer` names {others[0]!r}", remedy=f"arguments: {', '.join(names) or 'none'}"
             )
         answer = [answer.get(name) for name in names]
     if block is None and "block" not in parameters:
@@ -84,7 +93,7 @@ def tune_arrays(
         )
     sizes = ("block",) if block is None else block
     launched = Kernel(
-        name=kernel or _only_kernel(source),
+        name=call.kernel or _only_kernel(source),
         source=source,
         problem_size=grid,
         divisors=([], [], []),
@@ -95,17 +104,18 @@ def tune_arrays(
     space, pool = list_configs(parameters, constraints)
     default = Config.of({one.name: one.values[0] for one in space.parameters})
     default = default if default in pool else pool[0]
-    settings = BenchSettings(
+    bench_settings = BenchSettings(
         launched.name,
         language,
-        device_named(device, language),
+        device_named(0 if asked.device == AUTO else asked.device, language),
         tuple(options),
-        tuple(Path(folder).resolve() for folder in include),
+        tuple(Path(folder).resolve() for folder in headers),
     )
-    with Bench(settings, launched.instance(default).source, values) as bench:
+    with Bench(bench_settings, launched.instance(default).source, values) as bench:
         tuning = Tuning(bench, space, pool, launched.instance, answer, atol, verify)
-        most = min(100, pool.estimated_size) if trials is None else trials
-        tried = list(tuning.run(searcher, Budget(most, time_s), seed, default))
+        trials = asked.trials or min(DEFAULT_BUDGET, pool.estimated_size)
+        budget = Budget(trials, asked.time_s)
+        tried = list(tuning.run(asked.searcher, budget, asked.seed, default))
         name = bench.info.name
     first = tried[0]
     if first.time_us is None:

@@ -57,6 +57,8 @@ def test_a_first_config_that_is_wrong_ends_it() -> None:
         (SCALE, {"answer": {"z": X}}, "names 'z'"),
         (SCALE + SCALE.replace("scale", "other"), {}, "2 kernels"),
         (SCALE, {"grid": (1, 2, 3, 4)}, "4 sizes"),
+        (SCALE, {"rounds": 3}, "rounds= is not for source text"),
+        (SCALE, {"trials": 0}, "`trials` is 0"),
     ],
 )
 def test_what_is_missing_is_named(source: str, given: dict[str, Any], said: str) -> None:
