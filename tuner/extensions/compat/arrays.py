@@ -10,7 +10,15 @@ from typing import Any, Literal
 
 from tuner.extensions.compat.bench import Bench, BenchSettings, device_named, language_named
 from tuner.extensions.compat.launching import Kernel, list_configs
-from tuner.extensions.compat.tuning import Budget, Tuning, say_failures
+from tuner.extensions.compat.tuning import (
+    FINALISTS,
+    ROUNDS,
+    Budget,
+    Tried,
+    Tuning,
+    choose_fastest,
+    say_failures,
+)
 from tuner.model.config import Config
 from tuner.model.errors import InputError, KernelError
 from tuner.model.settings import AUTO, CallSettings, RunSettings, read
@@ -25,8 +33,10 @@ CALL_SETTINGS = ("kernel", "include")
 class TunedArrays:
     """The fastest config of a kernel that was given as text, and all that was tried.
 
-    Times are medians in microseconds; `default_us` is that of the first config. `trials` has a
-    dict for each config, with its `status`, `reason` and `time_us`, None where there is no time.
+    `time_us` and `default_us`, the first config's, are medians of rounds in which the best configs
+    met the first one in turns: what is not faster in most of them does not take its place. `trials`
+    has a dict for each config, with its `status`, `reason` and `time_us` in the search, None where
+    there is no time.
     """
 
     config: Mapping[str, Any]
@@ -115,29 +125,42 @@ def tune_arrays(
         tuning = Tuning(bench, space, pool, launched.instance, answer, atol, verify)
         trials = asked.trials or min(DEFAULT_BUDGET, pool.estimated_size)
         budget = Budget(trials, asked.time_s)
-        tried = list(tuning.run(asked.searcher, budget, asked.seed, default))
-        name = bench.info.name
-    first = tried[0]
+        tried = []
+        for one in tuning.run(asked.searcher, budget, asked.seed, default):
+            tried.append(one)
+            _require_time(tried[0])
+        say_failures(tried)
+        right = sorted(filter(_time_of, tried[1:]), key=_time_of)
+        finalists = [tried[0], *right[:FINALISTS]]
+        place, medians = 0, [_time_of(tried[0])]
+        if right:
+            instances = [launched.instance(one.config) for one in finalists]
+            place, medians = choose_fastest(bench.compare(instances, ROUNDS))
+        best = launched.instance(finalists[place].config)
+        rows = tuple(
+            {
+                **one.config,
+                "status": str(one.measured.status),
+                "reason": one.measured.reason,
+                "time_us": one.time_us,
+            }
+            for one in tried
+        )
+        found = dict(best.config), medians[place], medians[0], best.source
+        return TunedArrays(*found, rows, bench.info.name)
+
+
+def _time_of(tried: Tried) -> float:
+    return tried.time_us or 0.0
+
+
+def _require_time(first: Tried) -> None:
     if first.time_us is None:
         of = first.measured
         raise KernelError(
             f"the first config, {first.config}, is {of.status}: {of.reason}",
             remedy="list values first that are right",
         )
-    say_failures(tried)
-    best = min((one for one in tried if one.time_us is not None), key=lambda one: one.time_us or 0)
-    rows = tuple(
-        {
-            **one.config,
-            "status": str(one.measured.status),
-            "reason": one.measured.reason,
-            "time_us": one.time_us,
-        }
-        for one in tried
-    )
-    assert best.time_us is not None
-    text = launched.instance(best.config).source
-    return TunedArrays(dict(best.config), best.time_us, first.time_us, text, rows, name)
 
 
 def _only_kernel(source: str) -> str:

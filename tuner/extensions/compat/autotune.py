@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tuner.compiler.cache import user_cache_dir
 from tuner.extensions.compat.bench import CALL
 from tuner.extensions.compat.judging import Judge
 from tuner.extensions.compat.stopwatch import GpuStopwatch, Stopwatch
+from tuner.extensions.compat.tuning import FINALISTS, LOG, ROUNDS, choose_fastest
 from tuner.model import TUNER_VERSION
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError, KernelError
@@ -27,10 +27,8 @@ from tuner.process.files import atomic_write, parse_json, read_text
 from tuner.search.factory import default_budget, make_searcher
 from tuner.search.pool import Pool
 
-LOG = logging.getLogger("tuner.compat")
-# Times of one config in the search; rounds in which the best ones meet the first config, and how
-# many of those a config has to win: by chance one of two equal ones does so in 2 % of all cases.
-SAMPLES, ROUNDS, WINS, FINALISTS = 3, 15, 12, 3
+# Times of one config in the search.
+SAMPLES = 3
 # Of a `triton.Config`, beside its keyword arguments.
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 # What is taken from `triton.autotune` and needs nothing: arrays are always put back, and how often
@@ -190,11 +188,7 @@ class Autotuned:
         order = sorted((k for k in times if k != 0), key=lambda k: times[k])
         finalists = [0, *order[:FINALISTS]]
         rounds = [[trials.once_us(configs[k]) for k in finalists] for _ in range(ROUNDS)]
-        columns = list(zip(*rounds, strict=True))
-        medians = [median(column) for column in columns]
-        wins = [sum(row[place] < row[0] for row in rounds) for place in range(len(finalists))]
-        better = [k for k in range(len(finalists)) if wins[k] >= WINS and medians[k] < medians[0]]
-        chosen = min(better, key=lambda place: medians[place], default=0)
+        chosen, medians = choose_fastest(rounds)
         LOG.info(
             "%s: %s, %.2f us; the first config %.2f us",
             *(getattr(self.fn, "__name__", "kernel"), keywords_of(configs[finalists[chosen]])),

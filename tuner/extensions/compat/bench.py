@@ -17,7 +17,7 @@ import numpy as np
 
 from tuner.app.instruments import compiler_for
 from tuner.compiler.base import CompileResult
-from tuner.device.base import CompileTarget, DeviceInfo, Outcome
+from tuner.device.base import CompileTarget, DeviceInfo, Outcome, Program
 from tuner.device.select import gpu_count, open_device
 from tuner.extensions.compat.recorder import TEXT
 from tuner.model.config import Config
@@ -95,6 +95,9 @@ class Bench(AbstractContextManager["Bench"]):
     arguments: Sequence[Any]
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
+    def __post_init__(self) -> None:
+        self.arguments = [host_array(one) for one in self.arguments]
+
     def __enter__(self) -> Self:
         with self._stack:
             self._folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="tune-bench-")))
@@ -159,9 +162,7 @@ class Bench(AbstractContextManager["Bench"]):
             return Measured(Status.RESOURCE_LIMIT, over, compile_s=compile_s)
         for path in (self._folder / "outputs").iterdir():
             path.unlink()
-        source = self._device_code(instance.source)
-        program = self._target.program(source, CALL, (instance.launch,), result, instance.config)
-        outcome: Outcome = self._device.run(program)
+        outcome: Outcome = self._device.run(self._program(instance, result))
         return Measured(
             outcome.status,
             outcome.reason,
@@ -170,6 +171,15 @@ class Bench(AbstractContextManager["Bench"]):
             compile_s,
             time.perf_counter() - began_s - compile_s,
         )
+
+    def compare(self, instances: Sequence[Instance], rounds: int) -> Sequence[tuple[float, ...]]:
+        """Time instances that were right in turns: a row (us) a round, in their order."""
+        programs = [self._program(one, self.compile(one).result()) for one in instances]
+        return self._device.compare(programs, rounds=rounds).times_us
+
+    def _program(self, instance: Instance, result: CompileResult) -> Program:
+        source = self._device_code(instance.source)
+        return self._target.program(source, CALL, (instance.launch,), result, instance.config)
 
     def _outputs(self) -> tuple[tuple[Any, ...], ...]:
         places = {one.name: place for place, one in enumerate(self._spec_opened.arguments)}
@@ -226,6 +236,16 @@ class Bench(AbstractContextManager["Bench"]):
             return frozenset()
         taken = enumerate(kernel.parameters)
         return frozenset(k for k, one in taken if one.const and one.pointers == 1)
+
+
+def host_array(value: Any) -> Any:
+    """Copy CuPy's and PyTorch's arrays to the host; the others stay as they are."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "cupy":
+        return value.get()
+    if kind.__module__.partition(".")[0] == "torch":
+        return value.detach().cpu().numpy()
+    return np.ascontiguousarray(value) if isinstance(value, np.ndarray) and value.ndim else value
 
 
 def _argument(name: str, values: Any, *, constant: bool) -> Argument:

@@ -17,6 +17,7 @@ from tuner.extensions.compat.bench import (
     Bench,
     BenchSettings,
     device_named,
+    host_array,
     language_named,
 )
 from tuner.extensions.compat.cache_file import CacheFile, cache_path
@@ -106,7 +107,8 @@ def tune_kernel(
             kept = CacheFile(cache_path(cache), _header(given, made, space))
             stack.callback(kept.write)
         tuning = Tuning(
-            made.bench, space, pool, made.kernel.instance, *(_arrays(answer), atol, verify)
+            *(made.bench, space, pool, made.kernel.instance),
+            *(None if answer is None else [host_array(one) for one in answer], atol, verify),
         )
         if kept is not None:
             tuning.recall = kept.find
@@ -205,7 +207,7 @@ def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
         block_names=(*names, *BLOCK_SIZES[len(names) :]),
         define=given["defines"],
         shared_bytes=size,
-        constants={name: _array(values) for name, values in constants.items()},
+        constants={name: host_array(values) for name, values in constants.items()},
     )
     include, options = list(folders), []
     for option in given["compiler_options"] or ():
@@ -215,27 +217,8 @@ def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
             options.append(option)
     device = device_named(given["device"], language)
     settings = BenchSettings(kernel.name, language, device, tuple(options), tuple(include))
-    arguments = _arrays(given["arguments"]) or []
-    bench = Bench(settings, kernel.instance(first).source, arguments)
+    bench = Bench(settings, kernel.instance(first).source, given["arguments"])
     return _Opened(kernel, stack.enter_context(bench))
-
-
-def _arrays(values: Sequence[Any] | None) -> list[Any] | None:
-    return None if values is None else [_array(one) for one in values]
-
-
-def _array(value: Any) -> Any:
-    """Copy CuPy's and PyTorch's arrays to the host; the others stay as they are."""
-    kind = type(value)
-    if kind.__module__.partition(".")[0] == "cupy":
-        return value.get()
-    if kind.__module__.partition(".")[0] == "torch":
-        return value.detach().cpu().numpy()
-    if kind.__module__ == "kernel_tuner.accuracy":
-        raise InputError(
-            f"{kind.__name__} has no meaning here", remedy="pass an array of one dtype"
-        )
-    return np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
 
 
 def _search(strategy: Any, options: Mapping[str, Any], pool: Pool) -> tuple[str, Budget]:

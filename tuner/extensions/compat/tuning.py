@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, Literal
 
 from tuner.extensions.compat.bench import CALL, Bench, Instance, Measured
@@ -19,6 +20,8 @@ LOG = logging.getLogger("tuner.compat")
 # Configs that are compiled together, before the first of them is timed.
 AHEAD = 4
 IN_ORDER = "in order"
+# At last the best ones meet the first config in so many rounds, of which this share has to be won.
+FINALISTS, ROUNDS, WINS = 3, 15, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,22 @@ class Tuning:
                 return
             tried += len(asked)
             yield asked, tell, time.perf_counter() - began_s
+
+
+def choose_fastest(rounds: Sequence[Sequence[float]]) -> tuple[int, list[float]]:
+    """Choose a column of times taken in turns, and give the medians.
+
+    Only one that is faster in most rounds takes the place of the first: in `WINS` of them, as one
+    of two equal ones is by chance in 2 % of all cases.
+    """
+    medians = [median(column) for column in zip(*rounds, strict=True)]
+    wins = [sum(row[place] < row[0] for row in rounds) for place in range(len(medians))]
+    better = (
+        place
+        for place, won in enumerate(wins)
+        if won >= WINS * len(rounds) and medians[place] < medians[0]
+    )
+    return min(better, key=lambda place: medians[place], default=0), medians
 
 
 def say_failures(tried: Sequence[Tried]) -> None:
