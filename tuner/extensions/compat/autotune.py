@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 
 from tuner.compiler.cache import user_cache_dir
@@ -84,7 +85,8 @@ class _Call:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        return {name: one for name, one in self.arguments.items() if hasattr(one, "dtype")}
+        given = self.arguments.items()
+        return {k: v for k, v in given if hasattr(v, "copy_") or isinstance(v, np.ndarray)}
 
     def run(self, config: Any) -> Any:
         meta = keywords_of(config)
@@ -126,8 +128,10 @@ class Autotuned:
 
         return launch
 
-    def run(self, *positional: Any, grid: Any, **named: Any) -> Any:
-        """Launch as Triton's own `run` does."""
+    def run(self, *positional: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
+        """Launch, called as what lies around a kernel calls it (`triton.heuristics`)."""
+        if warmup:
+            raise InputError("warmup=True launches nothing", remedy="call the kernel once")
         return self[grid](*positional, **named)
 
     def _config_for(self, call: _Call) -> Any:
@@ -145,7 +149,6 @@ class Autotuned:
             "tune": TUNER_VERSION,
             "source": _source_of(self.fn),
             "configs": [repr(keywords_of(one)) for one in self.configs],
-            "meta": repr({n: v for n, v in call.named.items() if n not in call.arrays}),
             "key": asked,
         }
         digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
@@ -182,9 +185,7 @@ class Autotuned:
             configs = configs[1:]
         if not configs:
             raise KernelError("no config runs", remedy=f"the last one said: {trials.reason}")
-        times = {0: trials.time_us(configs[0])}
-        if len(configs) > 1:
-            times |= _search(configs, trials)
+        times = _search(configs, trials)
         order = sorted((k for k in times if k != 0), key=lambda k: times[k])
         finalists = [0, *order[:FINALISTS]]
         rounds = [[trials.once_us(configs[k]) for k in finalists] for _ in range(ROUNDS)]
@@ -240,6 +241,7 @@ class _Trials:
         return median(self.once_us(config) for _ in range(SAMPLES))
 
     def once_us(self, config: Any) -> float:
+        _restore(self._call.arrays, self._kept)
         return self._stopwatch.time_us(lambda: self._call.run(config))
 
     def _runs(self, config: Any) -> bool:
@@ -256,29 +258,33 @@ class _Trials:
 
 
 def _search(configs: Sequence[Any], trials: _Trials) -> dict[int, float]:
-    """Time the configs but for the first: all of few, of many those that a search asks for."""
-    listed = [Config.of({k: _value(v) for k, v in keywords_of(one).items()}) for one in configs]
-    places = {config: place for place, config in reversed([*enumerate(listed)])}
+    """Time all of few configs, of many those that a search asks for; the first is known right."""
+    times = {0: trials.time_us(configs[0])}
+
+    def tried_us(place: int) -> float | None:
+        if place not in times and trials.is_right(configs[place]):
+            times[place] = trials.time_us(configs[place])
+        return times.get(place)
+
+    listed = [{k: _value(v) for k, v in keywords_of(one).items()} for one in configs]
     names = dict.fromkeys(name for config in listed for name in config)
     if any(len(config) != len(names) for config in listed):  # they span no space
-        right = (k for k in places.values() if k and trials.is_right(configs[k]))
-        return {k: trials.time_us(configs[k]) for k in right}
-    parameters = tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed))) for n in names)
+        for place in range(1, len(configs)):
+            tried_us(place)
+        return times
     ordered = [Config.of({name: config[name] for name in names}) for config in listed]
     places = {config: place for place, config in reversed([*enumerate(ordered)])}
+    parameters = tuple(Parameter(n, tuple(dict.fromkeys(c[n] for c in listed))) for n in names)
     pool = Pool.of(parameters, ordered)
     budget = default_budget("auto", len(pool))
     searcher = make_searcher("auto", pool, SearchSpace(parameters), seed=0, budget=budget)
-    times: dict[int, float] = {}
     for _ in range(budget):
         for config in searcher.ask(1):
-            place, status, measurement = places[config], Status.INCORRECT, None
-            if trials.is_right(configs[place]):
-                times[place] = trials.time_us(configs[place])
-                status, measurement = Status.CORRECT, Measurement((times[place],), 1, 1)
-            searcher.tell(
-                Trial(INITIAL, CALL, config, status, trials.reason, measurement=measurement)
-            )
+            us = tried_us(places[config])
+            status = Status.INCORRECT if us is None else Status.CORRECT
+            measurement = None if us is None else Measurement((us,), 1, 1)
+            reason = trials.reason if us is None else ""
+            searcher.tell(Trial(INITIAL, CALL, config, status, reason, measurement=measurement))
     return times
 
 
@@ -295,13 +301,22 @@ def _value(value: Any) -> Value:
 
 
 def _names_of(kernel: Any) -> list[str]:
-    return list(inspect.signature(getattr(kernel, "fn", kernel)).parameters)
+    return list(inspect.signature(_innermost(kernel)).parameters)
 
 
 def _source_of(kernel: Any) -> str:
     """Give the text that decides what a kernel does; Triton's has what it calls too."""
-    known = getattr(kernel, "cache_key", None) or getattr(kernel, "src", None)
-    return str(known) if known else inspect.getsource(getattr(kernel, "fn", kernel))
+    while kernel is not None:
+        if known := getattr(kernel, "cache_key", None) or getattr(kernel, "src", None):
+            return str(known)
+        last, kernel = kernel, getattr(kernel, "fn", None)
+    return inspect.getsource(last)
+
+
+def _innermost(kernel: Any) -> Any:
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel
 
 
 def _copy(array: Any) -> Any:
@@ -309,11 +324,13 @@ def _copy(array: Any) -> Any:
 
 
 def _restore(arrays: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+    """Put back what has changed: an array that is expanded over its memory cannot be written."""
     for name, array in arrays.items():
-        if hasattr(array, "copy_"):
+        if isinstance(array, np.ndarray):
+            if not np.array_equal(array, kept[name]):
+                array[...] = kept[name]
+        elif not array.equal(kept[name]):
             array.copy_(kept[name])
-        else:
-            array[...] = kept[name]
 
 
 def _to_host(array: Any) -> Any:

@@ -70,6 +70,43 @@ def test_the_fastest_config_is_launched_and_outputs_are_as_of_one_call(tmp_path:
     assert watch.calls == measured
 
 
+def test_every_call_begins_with_what_the_caller_gave(tmp_path: Path) -> None:
+    kernel, seen = FakeKernel(), []
+    watch = ScriptedStopwatch(lambda: 1.0)
+    held = np.broadcast_to(np.float32(3), 32)  # cannot be written
+    fast = tuner.autotune(CONFIGS, ["n"], folder=tmp_path, stopwatch=watch)(kernel)
+
+    class Noting(np.ndarray):
+        def __setitem__(self, place: Any, values: Any) -> None:
+            if place is not Ellipsis:
+                seen.append(self.copy())
+            super().__setitem__(place, values)
+
+    y = np.ones(32, np.float32).view(Noting)
+    fast[(1,)](held, y, 32)
+    assert len(seen) == watch.calls + len(CONFIGS) + 1  # one more of each is checked
+    np.testing.assert_array_equal(y, np.full(32, 7))
+    assert {float(one[0]) for one in seen} == {7.0}
+
+
+def test_what_lies_around_and_inside_is_called_as_by_triton(tmp_path: Path) -> None:
+    class Heuristics:
+        fn = FakeKernel()
+
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            return self.fn[grid]
+
+    watch = ScriptedStopwatch(lambda: 1.0)
+    decorate = tuner.autotune(CONFIGS, (), folder=tmp_path, stopwatch=watch)
+    Heuristics.fn.fn = lambda x, y, n, block: None  # type: ignore[attr-defined]
+    fast, y = decorate(Heuristics()), np.zeros(32, np.float32)
+    assert fast.arg_names == ("x", "y", "n", "block")
+    fast.run(X, y, 32, grid=(1,), warmup=False)
+    np.testing.assert_array_equal(y, 2 * X)
+    with pytest.raises(InputError, match="launches nothing"):
+        fast.run(X, y, 32, grid=(1,), warmup=True)
+
+
 def test_a_second_start_measures_nothing(tmp_path: Path) -> None:
     us = {64: 3.0, 128: 1.0, 256: 2.0}
     call(tuned(tmp_path, FakeKernel(), us)[0])
