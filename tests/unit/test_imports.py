@@ -37,8 +37,9 @@ BUDGET = {
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_850,
-    "tests": 76_400,
-    "docs": 4_600,
+    "compat": 1_800,
+    "tests": 77_000,
+    "docs": 4_700,
 }
 
 
