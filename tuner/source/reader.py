@@ -43,12 +43,8 @@ from tuner.source.syntax import (
 from tuner.source.unsupported import require_closed, require_cuda
 
 # Far more than a kernel has.
-<<<<<<< HEAD
 _MOST_BYTES, _MOST_PARAMETERS = 4 << 20, 1000
-=======
-_MOST_BYTES = 4 << 20
 _CHEVRONS = re.compile(r"(<[ \t]*<[ \t]*<)([^;{}]*?)(>[ \t]*>[ \t]*>)(?=\s*\()")
->>>>>>> launches
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
 # an inline one need not be named
