@@ -350,3 +350,13 @@ def test_numbers_of_64_bits_arrive_as_they_are() -> None:
 def test_without_a_gpu_the_cpu_is_named() -> None:
     with pytest.raises(DeviceError, match='device="host" runs'):
         tune_add(device=0)
+
+
+def test_what_gives_other_numbers_each_time_is_no_measure_for_others() -> None:
+    kernel = """__global__ void count(int* y, int* calls) {
+      y[0] = block_size_x < 64 ? (int)clock64() : 7;
+    }"""
+    given = [np.zeros(1, np.int32), np.zeros(1, np.int32)]
+    rows, env = tune_kernel("count", kernel, 1, given, PARAMETERS, device="host")
+    assert [row["block_size_x"] for row in rows] == [64]
+    assert [one["block_size_x"] for one in env["failures"]] == [32]
