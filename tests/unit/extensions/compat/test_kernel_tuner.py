@@ -248,6 +248,11 @@ def test_a_cache_is_gone_on_with_and_one_of_another_kernel_refused(tmp_path: Pat
     assert len(json.loads((tmp_path / "add.json").read_text())["cache"]) == 3
     with pytest.raises(InputError, match="another problem"):
         tune_add(WRONG_AT_64, cache=kept)
+    kept = tmp_path / "wrong"
+    tune_add(WRONG_AT_64, cache=kept, parameters={"block_size_x": [32]})
+    rows, env = tune_add(WRONG_AT_64, cache=kept, parameters={"block_size_x": [32, 64]})
+    assert [row["block_size_x"] for row in rows] == [32]
+    assert [row["block_size_x"] for row in env["failures"]] == [64]
 
 
 def test_a_cache_of_kernel_tuners_own_is_read_and_its_failures_are_tried_again(
