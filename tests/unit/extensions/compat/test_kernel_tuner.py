@@ -59,6 +59,14 @@ def test_vector_add_gives_a_row_for_each_config_and_says_where(source: str, devi
     json.dumps([rows, env])
 
 
+@needs_opencl
+def test_an_input_that_a_kernel_writes_to_is_a_fault() -> None:
+    spoiled = ADD_CL.replace("if (i < n) out", "((__global float*)left)[0] = 3; if (i < n) out")
+    rows, env = tune_add(spoiled, device="opencl", answer=ANSWER)
+    assert rows == []
+    assert "changed its input 'argument1'" in env["failures"][0]["reason"]
+
+
 def test_blocks_that_no_device_has_are_no_configs() -> None:
     rows, env = tune_add(parameters={"block_size_x": [2048, 32]}, answer=ANSWER)
     assert [row["block_size_x"] for row in rows] == [32]
