@@ -231,7 +231,8 @@ class _Trials:
         if not self._runs(config):
             return False
         found = [_to_host(one) for one in self._call.arrays.values()]
-        judge = Judge([*self._expected.values()], is_answer=False)
+        dtypes = [_dtype_of(one) for one in self._call.arrays.values()]
+        judge = Judge([*self._expected.values()], is_answer=False, dtypes=dtypes)
         self.reason = judge.fault(found)
         if self.reason:
             LOG.warning("%s leaves other outputs: %s", keywords_of(config), self.reason)
@@ -338,5 +339,9 @@ def _to_host(array: Any) -> Any:
         return array.copy()
     host = array.detach().cpu()
     # NumPy has no narrower floats than these.
-    known = str(host.dtype).removeprefix("torch.")
-    return (host.float() if known.startswith(("bfloat", "float8")) else host).numpy().copy()
+    narrow = _dtype_of(array).startswith(("bfloat", "float8"))
+    return (host.float() if narrow else host).numpy().copy()
+
+
+def _dtype_of(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")

@@ -42,6 +42,7 @@ from tuner.space.choices import refusal as option_refusal
 CALL = Workload.of({"call": 1})
 # NVCC's choice of a target, and what it optimizes by itself: both are ours.
 _DECIDED = re.compile(r"-?-(?:arch|gpu-architecture|gencode|code)\b.*|-O[0-3]")
+_OPENCL_CONST = re.compile(r"\b(?:const|__constant|constant)\b[^*]*\*")
 Values = Mapping[str, Any]
 
 
@@ -228,14 +229,17 @@ class Bench(AbstractContextManager["Bench"]):
     def _constants(self) -> frozenset[int]:
         """Find which parameters point to const, as far as the source shows it."""
         if self.settings.language is OPENCL:
-            return frozenset()
+            declared = rf"\bvoid\s+{re.escape(self.settings.kernel)}\s*\(([^)]*)\)"
+            found = re.search(declared, self.source)
+            taken = found[1].split(",") if found else []
+            return frozenset(k for k, text in enumerate(taken) if _OPENCL_CONST.search(text))
         try:
             read = parse_source(self.source, Path(self.settings.kernel))
             kernel = read.kernel(self.settings.kernel.partition("<")[0])
         except KernelError:
             return frozenset()
-        taken = enumerate(kernel.parameters)
-        return frozenset(k for k, one in taken if one.const and one.pointers == 1)
+        read_only = (k for k, p in enumerate(kernel.parameters) if p.const and p.pointers == 1)
+        return frozenset(read_only)
 
 
 def host_array(value: Any) -> Any:

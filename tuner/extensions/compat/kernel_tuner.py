@@ -26,6 +26,7 @@ from tuner.extensions.compat.launching import (
     Kernel,
     evaluate,
     list_configs,
+    listed_restrictions,
     read_source,
 )
 from tuner.extensions.compat.tuning import IN_ORDER, LOG, Budget, Tried, Tuning, say_failures
@@ -99,9 +100,10 @@ def tune_kernel(
     given = locals()
     _refuse(given, REFUSED)
     with ExitStack() as stack:
-        space, pool = list_configs(tune_params, restrictions)
+        _, pool = list_configs(tune_params, restrictions)
         made = _open(stack, given, pool[0])
-        pool = made.kernel.fitting(pool, made.bench.info.limits.threads_per_block)
+        limit = made.kernel.thread_limit(tune_params, made.bench.info.limits.threads_per_block)
+        space, pool = list_configs(tune_params, [limit, *listed_restrictions(restrictions)])
         kept = None
         if cache is not None:
             kept = CacheFile(cache_path(cache), _header(given, made, space))

@@ -87,17 +87,10 @@ class Kernel:
         name = f"{function}{opening}{words}"
         return Instance(config, f"{head}#line 1\n{text}", Launch(name, grid, block, shared))
 
-    def fitting(self, pool: Pool, most_threads: int) -> Pool:
-        """Leave out the configs of a listed pool whose blocks have too many threads."""
-        if pool.sampled:
-            return pool
-        kept = [one for one in pool if math.prod(self._block(one)) <= most_threads]
-        if not kept:
-            raise InputError(
-                f"every config has over {most_threads} threads in a block",
-                remedy="list smaller block sizes",
-            )
-        return pool if len(kept) == len(pool) else Pool.of(pool.parameters, kept)
+    def thread_limit(self, parameters: Mapping[str, Any], most: int) -> str:
+        """Write the restriction that no block has more threads than a device allows."""
+        named = [name for name in self.block_names if name in parameters]
+        return f"{' * '.join(named) or THREADS} <= {most}"
 
     def _block(self, config: Config) -> tuple[int, int, int]:
         if self.block is not None:
@@ -185,13 +178,8 @@ def list_configs(
     parameters: Mapping[str, Sequence[Any]], restrictions: Any = None
 ) -> tuple[SearchSpace, Pool]:
     """List the configs that keep to Kernel Tuner's `restrictions`, in the parameters' order."""
-    if restrictions is None:
-        restrictions = []
-    given = (
-        [restrictions] if callable(restrictions) or isinstance(restrictions, str) else restrictions
-    )
     texts, functions = [], []
-    for one in given:
+    for one in listed_restrictions(restrictions):
         if isinstance(one, str):
             texts.append(Expression.parse(one))
         elif callable(one) and not hasattr(one, "preProcess"):
@@ -219,6 +207,13 @@ def list_configs(
     if not len(pool):
         raise InputError("no config keeps to the restrictions", remedy="loosen them")
     return space, pool
+
+
+def listed_restrictions(given: Any) -> list[Any]:
+    """Give one restriction, several or none as a list."""
+    if given is None:
+        return []
+    return [given] if callable(given) or isinstance(given, str) else list(given)
 
 
 def _plain(value: Any) -> Any:

@@ -20,6 +20,8 @@ LOG = logging.getLogger("tuner.compat")
 # Configs that are compiled together, before the first of them is timed.
 AHEAD = 4
 IN_ORDER = "in order"
+# Where a config differs from the first one.
+REMEDY = "pass an `answer`, or verify=False where parameters change what is computed"
 # At last the best ones meet the first config in so many rounds, of which this share has to be won.
 FINALISTS, ROUNDS, WINS = 3, 15, 0.8
 
@@ -86,6 +88,9 @@ class Tuning:
                 if budget.seconds is not None and time.monotonic() - began_s > budget.seconds:
                     return
                 if known is not None:
+                    if self._judge is None and self.verify is not False:
+                        # What is new is compared with it, so it has to be run once more.
+                        self._judge_outputs(self.bench.measure(self.instance(config)))
                     times = tuple(1000 * ms for ms in known["times"])
                     measured = Measured(Status.CORRECT, measurement=Measurement(times, 1, 1))
                 elif instance is None or pending is None:
@@ -102,17 +107,20 @@ class Tuning:
     def _judge_outputs(self, measured: Measured) -> Measured:
         if measured.status is not Status.CORRECT:
             return replace(measured, outputs=())
-        if self._judge is None:
-            written = self.bench.written
-            first = measured.outputs[0]
-            expected = [one if k in written else None for k, one in enumerate(first)]
-            verify: Literal[False] | None = False if self.verify is False else None
-            self._judge = Judge(expected, self.atol, verify, is_answer=False)
-        faults = (self._judge.fault(outputs) for outputs in measured.outputs)
-        fault = next(filter(None, faults), "")
+        judge = self._judge or self._like(measured.outputs[0])
+        fault = next(filter(None, map(judge.fault, measured.outputs)), "")
         if fault:
+            fault += "" if self.answer is not None else f": {REMEDY}"
             return replace(measured, status=Status.INCORRECT, reason=fault, outputs=())
+        self._judge = judge
         return replace(measured, outputs=())
+
+    def _like(self, outputs: Sequence[Any]) -> Judge:
+        """Make the first config's outputs what those of the others are compared with."""
+        written = self.bench.written
+        expected = [one if place in written else None for place, one in enumerate(outputs)]
+        verify: Literal[False] | None = False if self.verify is False else None
+        return Judge(expected, self.atol, verify, is_answer=False)
 
     def _ask(
         self, searcher: str, budget: Budget, seed: int, first: Config | None

@@ -59,11 +59,19 @@ def test_vector_add_gives_a_row_for_each_config_and_says_where(source: str, devi
     json.dumps([rows, env])
 
 
+@needs_opencl
+def test_an_input_that_a_kernel_writes_to_is_a_fault() -> None:
+    spoiled = ADD_CL.replace("if (i < n) out", "((__global float*)left)[0] = 3; if (i < n) out")
+    rows, env = tune_add(spoiled, device="opencl", answer=ANSWER)
+    assert rows == []
+    assert "changed its input 'argument1'" in env["failures"][0]["reason"]
+
+
 def test_blocks_that_no_device_has_are_no_configs() -> None:
     rows, env = tune_add(parameters={"block_size_x": [2048, 32]}, answer=ANSWER)
     assert [row["block_size_x"] for row in rows] == [32]
     assert env["failures"] == []
-    with pytest.raises(InputError, match="over 1024 threads"):
+    with pytest.raises(InputError, match="no config keeps"):
         tune_add(parameters={"block_size_x": [2048]})
 
 
@@ -248,6 +256,11 @@ def test_a_cache_is_gone_on_with_and_one_of_another_kernel_refused(tmp_path: Pat
     assert len(json.loads((tmp_path / "add.json").read_text())["cache"]) == 3
     with pytest.raises(InputError, match="another problem"):
         tune_add(WRONG_AT_64, cache=kept)
+    kept = tmp_path / "wrong"
+    tune_add(WRONG_AT_64, cache=kept, parameters={"block_size_x": [32]})
+    rows, env = tune_add(WRONG_AT_64, cache=kept, parameters={"block_size_x": [32, 64]})
+    assert [row["block_size_x"] for row in rows] == [32]
+    assert [row["block_size_x"] for row in env["failures"]] == [64]
 
 
 def test_a_cache_of_kernel_tuners_own_is_read_and_its_failures_are_tried_again(
@@ -350,3 +363,13 @@ def test_numbers_of_64_bits_arrive_as_they_are() -> None:
 def test_without_a_gpu_the_cpu_is_named() -> None:
     with pytest.raises(DeviceError, match='device="host" runs'):
         tune_add(device=0)
+
+
+def test_what_gives_other_numbers_each_time_is_no_measure_for_others() -> None:
+    kernel = """__global__ void count(int* y, int* calls) {
+      y[0] = block_size_x < 64 ? (int)clock64() : 7;
+    }"""
+    given = [np.zeros(1, np.int32), np.zeros(1, np.int32)]
+    rows, env = tune_kernel("count", kernel, 1, given, PARAMETERS, device="host")
+    assert [row["block_size_x"] for row in rows] == [64]
+    assert [one["block_size_x"] for one in env["failures"]] == [32]
