@@ -78,7 +78,6 @@ def test_reading_and_writing_are_told_apart(body: str, reads: bool, writes: bool
         ("if (i >= n) f(); y[i] = 0;", []),
         ("if (i >= n) { f(); } else { y[i] = 0; }", [("i", "n")]),
         ("for (int i = t; i < n; i += 2) y[i] = 0;", [("i", "n")]),
-        ("while (i < n) { y[i] = 0; }", [("i", "n")]),
         ("if (i < n && x[i] > 0) f();", [("i", "n")]),
         ("for (;i < n;) if (i < m) y[i] = 0;", [("i", "m"), ("i", "n")]),
         ("y[i] = 0; if (i >= n) return;", []),

@@ -149,7 +149,7 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
         return re.search(rf"\b{scope}\s*::\s*{wanted}", code) is not None
 
     chosen = [item for item in _stand_ins() if is_used(item)]
-    # one for a name: two that both are seen from within a namespace are ambiguous
+    # two that both are seen from within a namespace are ambiguous
     scoped = [item for item in chosen if inside & {*"::".join(item.namespace).split("::")[-1:]}]
     nearer = {name for item in scoped for name in item.names}
     chosen = [item for item in chosen if item.namespace or nearer.isdisjoint(item.names)]
