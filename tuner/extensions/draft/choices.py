@@ -242,9 +242,8 @@ def _why_meant(
     own = _any_of(names)
     if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
         return None
-    kernel = launch.kernel
-    passed = [p.name for p in kernel.parameters if p.name] + [p.name for p in kernel.template]
-    handed = _any_of(passed)
+    passed = [p.name for p in launch.kernel.parameters if p.name]
+    handed = _any_of([*passed, *(p.name for p in launch.kernel.template)])
     if any(re.search(form.format(own=own, handed=handed), text) for form in _COMPARED):
         return _ASKS
     # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
@@ -254,7 +253,7 @@ def _why_meant(
     plain = (p if "__shared__" in p else re.sub(r"\[[^\[\]]*\]", "", p) for p in pieces)
     tied = any(map(_SPLIT.search, plain))
     threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
-    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)]*?{own}|#pragma unroll[^\n]*{own}"
+    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)\[]*?{own}|#pragma unroll[^\n]*{own}"
     split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
     return None if split or tied else _UNTIED
 
@@ -376,7 +375,8 @@ def _block(
     stated = {choice.origin for choice in choices} & names_behind(
         launch.site.block, launch.definitions
     )
-    if stated or any(choice.is_block and choice.default == threads for choice in choices):
+    sizes = {choice.default for choice in choices if choice.is_block}
+    if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
     asked, note = _block_axes_read(launch), f"the block of the launch, line {launch.site.line}"
     if launch.is_guessed:
@@ -504,6 +504,12 @@ def _is_switch(name: str, value: Value) -> bool:
 def _is_block(name: str, value: Value) -> bool:
     named = BLOCK.fullmatch(snake_case(name).upper()) is not None
     return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
+
+
+def warp_threads(choice: TunableConstant) -> int:
+    """Give the threads of the warps that a parameter counts, by its name; 0 for any other."""
+    is_count = choice.origin is not None and "warps" in choice.name
+    return int(choice.default) * _WARP if is_count and isinstance(choice.default, int) else 0
 
 
 def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:

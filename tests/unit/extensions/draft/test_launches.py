@@ -58,6 +58,7 @@ def launch_of(made: Draft) -> dict[str, object]:
 TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec)"], "block": ["block_size"]}
 TEAM = "dim3 team(64, 2); int bytes = team.y > 1 ? team.y * sizeof(float) : 0;"
 TEAMS = SCALE.replace("if (i", "__shared__ float s[TEAMS]; s[0] = 0; if (i")
+TILES = "template <int TILE>" + WALK.replace("blockDim.x +", "TILE +")
 RANK = SCALE.replace("blockIdx.x * blockDim.x + threadIdx.x", "cg::this_grid().thread_rank()")
 SIZES = """struct Sizes {
   static constexpr unsigned long all[] = {sizeof(float), 8};
@@ -83,6 +84,8 @@ SIZES = """struct Sizes {
         ("enum { kCrew = 192 };\n" + SCALE.replace("blockDim.x", "kCrew"),
          "scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n);", {"block": ["crew"]}),
         (f"int crew = 192;\n{WALK}", "walk<<<64, crew>>>(y, x, n);", {"block": ["block_size"]}),
+        (TILES, "walk<512><<<n / 512, 64, 512 * sizeof(float)>>>(y, x, n);",
+         {"grid": ["n // tile"], "block": ["block_size"], "shared_memory": "tile * 4"}),
         (WARPS, "halves<4><<<n, 128>>>(y, x, n);", {"block": ["warps * 32"]}),
         (WARPS, "halves<4><<<n, 4 * 32>>>(y, x, n);", {"block": ["warps * 32"]}),
         (SIZES + SCALE, "scale<<<n / 64, 64>>>(y, x, n);", {"block": ["block_size"]}),
