@@ -53,6 +53,10 @@ _TYPE = re.compile(r"\b(?!const\b|struct\b)[A-Za-z_]\w*(?=\s*[&*]|\s+\w)")
 _BUILT = re.compile(r"([\w:]*)\s*(?=[{(])")
 _NESTED = re.compile(r"(?<=\{)[^{}]+(?=\})|(?<=\()[^()]+(?=\))")
 _FIELD = re.compile(r"(?:^|(?<=[;{})]))\s*\w[\w:<>\s*&]*?[\s*&](\w+)\s*(?:=[^;]*|\{\})?;")
+_GLOBAL = re.compile(
+    r"^(?:static\s+)?(?:unsigned\s+)?(?:int|long|size_t|u?int\d+_t|dim3)\s+(\w+)\s*=([^;,{}]+);",
+    re.M,
+)
 # `fast ? &a : &b`
 _BRANCHES = re.compile(r"[^?;]*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
@@ -223,7 +227,14 @@ class _Finder:
 
     def known(self, end: int) -> dict[str, str]:
         values = find_assignments(self.masked, self.functions, end)
-        return {name: value.text for name, value in values.items()}
+        return self.globals() | {name: value.text for name, value in values.items()}
+
+    def globals(self) -> dict[str, str]:
+        # `int block_size = 256;` outside of functions, which nobody changes
+        found = [m for m in _GLOBAL.finditer(self.masked) if not within(m.start(), self.functions)]
+        changed = r"\b{0}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|&\s*{0}\b|\b{0}\s*(?:\+\+|--)"
+        once = (m for m in found if len(re.findall(changed.format(m[1]), self.masked)) == 1)
+        return {match[1]: fold(match[2]) for match in once}
 
     def members(self) -> dict[str, str]:
         # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it

@@ -76,7 +76,7 @@ _ASSERTED = re.compile(r"\bstatic_assert\s*\([^;]*;|\btemplate\s*<[^{};()]*>")
 _SPLIT = re.compile(
     r"\b(?:block|thread)Idx\b|\b(?:block|grid)Dim\b|__shared__|__launch_bounds__|\bcub::Block"
 )
-_INDEXED = re.compile(r"\[[^\[\]]*\]")
+_SIZED = r"(?:__shared__[^;=]*?\[\s*|\bcub::Block\w+\s*<[^;<>]*?,\s*)({})\b"
 _MEANING = "it says what is computed, as far as its name tells"
 _ASKED = re.compile(
     r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)\s*\("
@@ -242,22 +242,20 @@ def _why_meant(
     own = _any_of(names)
     if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
         return None
-    kernel = launch.kernel
-    handed = [p.name for p in kernel.parameters] + [p.name for p in kernel.template]
-    if any(
-        re.search(form.format(own=own, handed=_any_of(filter(None, handed))), text)
-        for form in _COMPARED
-    ):
+    passed = [p.name for p in launch.kernel.parameters if p.name]
+    handed = _any_of([*passed, *(p.name for p in launch.kernel.template)])
+    if any(re.search(form.format(own=own, handed=handed), text) for form in _COMPARED):
         return _ASKS
     # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
     for _ in range(2):
         own = _any_of(names | {m[1] or m[2] for m in re.finditer(_DERIVED.format(own=own), text)})
     pieces = (piece for piece in re.split(r"[;{}]", text) if re.search(own, piece))
-    tied = (_SPLIT.search(p if "__shared__" in p else _INDEXED.sub("", p)) for p in pieces)
+    plain = (p if "__shared__" in p else re.sub(r"\[[^\[\]]*\]", "", p) for p in pieces)
+    tied = any(map(_SPLIT.search, plain))
     threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
-    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)]*?{own}|#pragma unroll[^\n]*{own}"
+    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)\[]*?{own}|#pragma unroll[^\n]*{own}"
     split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
-    return None if split or any(tied) else _UNTIED
+    return None if split or tied else _UNTIED
 
 
 def _any_of(names: Iterable[str]) -> str:
@@ -377,7 +375,8 @@ def _block(
     stated = {choice.origin for choice in choices} & names_behind(
         launch.site.block, launch.definitions
     )
-    if stated or any(choice.is_block and choice.default == threads for choice in choices):
+    sizes = {choice.default for choice in choices if choice.is_block}
+    if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
     asked, note = _block_axes_read(launch), f"the block of the launch, line {launch.site.line}"
     if launch.is_guessed:
@@ -388,7 +387,12 @@ def _block(
         name, near = names.of("block_size"), _block_values(threads)
         if launch.guessed:
             near = tuple(launch.candidates) or near
-        yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
+        # arrays and CUB's types that have the block's size as a number follow it
+        sized, masked = re.compile(_SIZED.format(threads)), launch.source.masked
+        spans = launch.source.reachable([launch.kernel])
+        found = {match.span(1) for span in spans for match in sized.finditer(masked, *span)}
+        edits = tuple(Edit(*at, _hole(name)) for at in sorted(found))
+        yield TunableConstant(name, near, threads, note, edits, is_block=True, axis=0)
         return
     for axis, extent in enumerate(extents):
         if extent > 1 and "xyz"[axis] in asked and len(extents) > 1:
@@ -402,9 +406,10 @@ def _block_axes_read(launch: HostLaunch) -> frozenset[str]:
     spans = launch.source.reachable([launch.kernel])
     texts = [launch.source.masked[start:end] for start, end in spans]
     found = {match[1] or "x" for text in texts for match in _ASKED.finditer(text)}
-    if launch.block[:1] == (_WARP,) and len(launch.block) > 1 and any("__shfl" in t for t in texts):
-        # a row of the block is a warp
-        found.discard("x")
+    if launch.block[:1] == (_WARP,) and any("__shfl" in t for t in texts):
+        # a row of the block is a warp, and so is the block where warps share nothing
+        is_shared = any("__shared__" in text for text in texts) and launch.block == (_WARP,)
+        found -= set() if is_shared else {"x"}
     return frozenset(found)
 
 
@@ -443,7 +448,7 @@ def _add_launch_bounds(launch: HostLaunch, choices: list[TunableConstant]) -> li
     # Every parameter shows in the source: a recording tells configs apart by it, and the compiler
     # needs to know the block's size to give it all the registers it may have.
     bounds = launch.kernel.bounds
-    free = [choice for choice in choices if not choice.edits]
+    free = [c for c in choices if not c.edits or (c.is_block and c.origin is None)]
     if bounds is not None and not free:
         threads = number(bounds.max_threads)
         free = [c for c in choices if c.is_block and c.default == threads][:1]
@@ -499,6 +504,12 @@ def _is_switch(name: str, value: Value) -> bool:
 def _is_block(name: str, value: Value) -> bool:
     named = BLOCK.fullmatch(snake_case(name).upper()) is not None
     return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
+
+
+def warp_threads(choice: TunableConstant) -> int:
+    """Give the threads of the warps that a parameter counts, by its name; 0 for any other."""
+    is_count = choice.origin is not None and "warps" in choice.name
+    return int(choice.default) * _WARP if is_count and isinstance(choice.default, int) else 0
 
 
 def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:

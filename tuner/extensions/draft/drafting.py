@@ -49,6 +49,7 @@ _MOST_LISTED = 6
 _MOST_TRIED = 6
 _HOLE = re.compile(r"@\{ (.*?) \}@")
 _NEWER = "--std=c++20"
+_ELSE = re.compile(r"^[ \t]*#[ \t]*(?:else|elif)\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
@@ -207,7 +208,8 @@ def draft_source(
             return _draft_extraction(path, folder, asked, compiler(), force)
         raise
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
-    defined = [constant.name for constant in source.constants if constant.kind == "define"]
+    kinds = ("macro", "alias", "constant") if _ELSE.search(source.masked) else ()
+    defined = [one.name for one in source.definitions if one.kind in kinds]
     if _takes_members(source, kernel) or len({*defined}) < len(defined):
         # which of the alternatives of an #if a build takes, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)

@@ -39,7 +39,6 @@ _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdi
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
 _MAX_HOPS = 8
-_LONGEST = 20_000
 
 
 def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
@@ -311,7 +310,7 @@ class HostLaunch:
         known = self.definitions
         for _ in range(_MAX_HOPS):
             before, text = text, IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
-            if text == before or len(text) > _LONGEST:
+            if text == before or len(text) > 20_000:
                 break
         return text
 

@@ -162,10 +162,10 @@ class _Reading:
         texts += [a.value or "" for a in arguments if a.parameter.name not in self.axes.names]
         texts += [text for text, _ in self.axes.strides.values()]
         used = {name for text in texts for name in IDENTIFIER.findall(text)}
-        spans = self.launch.source.reachable([self.launch.kernel])
-        code = "\n".join(self.launch.source.masked[start:end] for start, end in spans)
         # what is counted up to, or says how long a row is, is a size
-        counts = {name for pair in _COUNTS.findall(code) for name in pair}
+        source = self.launch.source
+        pairs = (_COUNTS.findall(source.masked, *s) for s in source.reachable([self.launch.kernel]))
+        counts = {name for found in pairs for pair in found for name in pair}
         loose = {name for name, axis in self.axes.names.items() if axis not in used}
         loose &= {a.parameter.name for a in arguments} - counts - self.launch.varying
         open_ones = any(a.role is not None and a.shape is None for a in arguments)

@@ -14,6 +14,7 @@ from tuner.extensions.draft.choices import (
     Names,
     Proposals,
     TunableConstant,
+    warp_threads,
     why_fixed,
 )
 from tuner.extensions.draft.host_values import (
@@ -39,9 +40,7 @@ _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
 )
-_LOOPS = re.compile("unroll|stage|depth|pipeline")
 _MAX_DEPTH = 8
-_WARP = 32
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -239,14 +238,14 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel
         unproved = dict.fromkeys(extents, reason) | unproved
-    left = (
+    left = [
         f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
         "come from it, and nothing shows how"
         for c in choices
         if c.name in unproved
-    )
-    kept = tuple(c for c in choices if c.name not in unproved)
-    return replace(proposals, choices=kept, left=(*proposals.left, *left))
+    ]
+    choices = tuple(c for c in choices if c.name not in unproved)
+    return replace(proposals, choices=choices, left=(*proposals.left, *left))
 
 
 def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraft) -> str:
@@ -265,12 +264,16 @@ def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraf
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
             is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
-            comes_from |= bool(is_there) and not _LOOPS.search(choice.name)
+            comes_from |= bool(is_there) and not re.search(
+                "unroll|stage|depth|pipeline", choice.name
+            )
         elif what == "the block":
-            is_size = _is_warps(choice) and prod(launch.block) == int(size) * _WARP
-            comes_from |= is_size or choice.axis is not None
-        elif what == "the shared memory" and told.isdigit():
-            comes_from |= choice.axis is not None and told != "0"
+            comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
+        elif what == "the shared memory" and told.isdigit() and told != "0":
+            # as the number that it is there, or unseen behind a bare number of bytes
+            comes_from |= choice.axis is not None or (
+                choice.origin is not None and str(size) in re.findall(r"\d+", launch.expand(text))
+            )
         if comes_from and choice.name not in IDENTIFIER.findall(told):
             return what
     return ""
@@ -322,11 +325,12 @@ def launch_draft(
     # a bare number of blocks or bytes is itself, whatever the block has
     stated = {text: launch.value(text) for text in (*site.grid, site.shared)}
     bare = {text for text, value in stated.items() if value.isalnum() and number(value) is not None}
-    own = scope if site.shared in bare else _with_literals(scope, choices, 0)
+    tiles = _warps(launch, choices) | _tiles(launch, choices)
+    own = _with_literals(scope, choices, 0)
+    own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
     shared = translate(site.shared, own)
-    warps = _warps(launch, choices)
-    grid = _extents(site.grid, scope, choices, warps | _tiles(launch, choices), bare)
-    block = _extents(site.block, scope, choices, warps)
+    grid = _extents(site.grid, scope, choices, tiles, bare)
+    block = _extents(site.block, scope, choices, _warps(launch, choices))
     return LaunchDraft(name, grid, block, shared, hints)
 
 
@@ -350,13 +354,8 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
 def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
     """Map the threads of a block that are stated as a number to the parameter for its warps."""
     blocks = {number(launch.value(text)) for text in launch.site.block}
-    sizes = {int(c.default) * _WARP: f"({c.name} * {_WARP})" for c in choices if _is_warps(c)}
-    return {threads: text for threads, text in sizes.items() if threads in blocks}
-
-
-def _is_warps(choice: TunableConstant) -> bool:
-    named = choice.origin is not None and choice.name.endswith("warps")
-    return named and type(choice.default) is int
+    own = [choice for choice in choices if warp_threads(choice) in blocks]
+    return {warp_threads(choice): f"({choice.name} * 32)" for choice in own}
 
 
 def _defaults_of(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
@@ -375,25 +374,19 @@ def _extents(
     bare: Collection[str] = (),
 ) -> tuple[str, ...] | None:
     defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
-    own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
-    known = [
-        {} if text in bare else {**tiles, **one.literals}
-        for text, one in zip(texts, own, strict=False)
-    ]
-    plain = replace(scope, literals={})
-    whole = [written if (written := translate(text, plain)) else "" for text in texts]
-    translated = [
+    plain = replace(scope, literals={}, defaults=defaults)
+    found: list[str] = []
+    for axis, text in enumerate(texts):
+        own = {} if text in bare else {**tiles, **_with_literals(scope, choices, axis).literals}
         # `3 * 32` is 96 as a whole
-        translate(
-            number if number.isdigit() and int(number) in tiles else text,
-            replace(scope, literals=literals, defaults=defaults),
-        )
-        for text, literals, number in zip(texts, known, whole, strict=False)
-    ]
-    extents = tuple(text for text in translated if text is not None)
-    while len(extents) > 1 and extents[-1] == "1":
-        extents = extents[:-1]
-    return extents if translated and None not in translated else None
+        whole = translate(text, plain) or ""
+        stated = whole if whole.isdigit() and int(whole) in own else text
+        if (extent := translate(stated, replace(plain, literals=own))) is None:
+            return None
+        found.append(extent)
+    while len(found) > 1 and found[-1] == "1":
+        found.pop()
+    return tuple(found) or None
 
 
 def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) -> Scope:

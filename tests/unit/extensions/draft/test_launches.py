@@ -58,6 +58,7 @@ def launch_of(made: Draft) -> dict[str, object]:
 TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec)"], "block": ["block_size"]}
 TEAM = "dim3 team(64, 2); int bytes = team.y > 1 ? team.y * sizeof(float) : 0;"
 TEAMS = SCALE.replace("if (i", "__shared__ float s[TEAMS]; s[0] = 0; if (i")
+TILES = "template <int TILE>" + WALK.replace("blockDim.x +", "TILE +")
 RANK = SCALE.replace("blockIdx.x * blockDim.x + threadIdx.x", "cg::this_grid().thread_rank()")
 SIZES = """struct Sizes {
   static constexpr unsigned long all[] = {sizeof(float), 8};
@@ -82,6 +83,9 @@ SIZES = """struct Sizes {
         (RANK, "scale<<<(n + 127) / 128, 128>>>(y, x, n);", {"block": ["block_size"]}),
         ("enum { kCrew = 192 };\n" + SCALE.replace("blockDim.x", "kCrew"),
          "scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n);", {"block": ["crew"]}),
+        (f"int crew = 192;\n{WALK}", "walk<<<64, crew>>>(y, x, n);", {"block": ["block_size"]}),
+        (TILES, "walk<512><<<n / 512, 64, 512 * sizeof(float)>>>(y, x, n);",
+         {"grid": ["n // tile"], "block": ["block_size"], "shared_memory": "tile * 4"}),
         (WARPS, "halves<4><<<n, 128>>>(y, x, n);", {"block": ["warps * 32"]}),
         (WARPS, "halves<4><<<n, 4 * 32>>>(y, x, n);", {"block": ["warps * 32"]}),
         (SIZES + SCALE, "scale<<<n / 64, 64>>>(y, x, n);", {"block": ["block_size"]}),
@@ -99,6 +103,13 @@ def test_a_block_is_no_parameter_where_a_bare_number_of_bytes_may_come_from_it()
     assert "block_size" not in made.parameters
     said = "block_size = 256 is left out: the shared memory of the launch may come from it"
     assert said in made.space_yaml
+
+
+def test_sizes_in_the_kernel_that_are_the_blocks_follow_it() -> None:
+    own = "__shared__ float s[96]; using Sum = cub::BlockReduce<float, 96>; const int i"
+    made = drafted(SCALE.replace("const int i", own), "scale<<<n / 96, 96>>>(y, x, n);")
+    for text in ("s[@{ block_size }@]", "<float, @{ block_size }@>", "__launch_bounds__(@{ block"):
+        assert text in made.template
 
 
 def test_a_number_of_rows_is_no_parameter_where_the_grid_has_it_as_a_number() -> None:

@@ -80,7 +80,6 @@ class Instance:
 
     @property
     def name(self) -> str:
-
         return _write_name(self.kernel, self.arguments)
 
 

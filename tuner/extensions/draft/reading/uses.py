@@ -283,7 +283,6 @@ class _Follower:
         constant = re.search(r"\bconst\b(?!\s*(?:__restrict__\s*)?\w*$)", text) is not None
         inside = text_of(body, self.source.masked)
         if constant and handle.is_pointer:
-            # inline PTX and casts write through what is declared const
             constant = not _ASM.search(inside) and not _WRITABLE.search(inside)
         if constant or not (handle.is_pointer or by_reference):
             self.note(handle.array, node, reads=True)
