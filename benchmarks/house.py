@@ -33,9 +33,13 @@ CORE = (
 # They import the core, which imports none of them, and of one another are to import only these.
 EXTENSIONS = (
     *("runtime", "export", "engines", "draft", "agents", "cpu", "backends", "scale", "study"),
+    "compat",
 )
 BETWEEN = frozenset({("export", "runtime"), ("engines", "runtime"), ("engines", "export")})
-FLAT = frozenset({"tuner", "tuner.__main__", "tuner.plugins"})
+# `tuner.compat` is the name under which scripts of other tuners import the extension.
+FLAT = frozenset(
+    {"tuner", "tuner.__main__", "tuner.plugins", "tuner.compat", "tuner.compat.kernel_tuner"}
+)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 IRREGULAR = frozenset(
     "begun broken built chosen done drawn driven fed felt forgotten found given "  # noqa: SIM905

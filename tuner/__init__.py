@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tuner.app.check import check
     from tuner.app.render import render
     from tuner.extensions.agents.reward import Effort, GrpoReward, reward
+    from tuner.extensions.compat.autotune import autotune
     from tuner.extensions.study.comparison import compare
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "GrpoReward",
     "TuningResult",
     "__version__",
+    "autotune",
     "check",
     "compare",
     "render",
@@ -31,6 +33,7 @@ _HOMES = {
     "Effort": "extensions.agents.reward",
     "GrpoReward": "extensions.agents.reward",
     "TuningResult": "app.api",
+    "autotune": "extensions.compat.autotune",
     "check": "app.check",
     "compare": "extensions.study.comparison",
     "render": "app.render",

@@ -31,6 +31,8 @@ FORMATS = "tuner.formats"
 PROVERS = "tuner.provers"
 # What puts into a run's session how much of broken kernels its verification catches.
 STRENGTH = "tuner.strength"
+# What tunes source text on arrays, called as `tuner.tune(text, arguments, parameters, ...)` is.
+ARRAYS = "tuner.arrays"
 # tuner.search.base.Strategies: `--searcher NAME:STRATEGY`.
 SEARCHERS = "tuner.searchers"
 OPEN = frozenset({COMMANDS, DEVICES, RECORDINGS, SEARCHERS})
@@ -75,6 +77,7 @@ OWN: dict[str, dict[str, str]] = {
         "trajectories": "tuner.extensions.agents.training:export_trajectories",
     },
     PROVERS: {"host": "tuner.extensions.cpu.proof"},
+    ARRAYS: {"arrays": "tuner.extensions.compat.arrays:tune_arrays"},
     STRENGTH: {"mutants": "tuner.extensions.study.mutation.at_once:measure_strength"},
     RECORDINGS: {"kernel_tuner": "tuner.extensions.study.kernel_tuner_recordings:FOREIGN"},
     SEARCHERS: {

@@ -68,7 +68,7 @@ LEAST = 1 / 3
 class Notes:
     """A verifier that lets all pass and reads what the kernel noted; implements what `Child` does.
 
-    `judged` counts the calls that were made before each verdict: the last of them is judged.
+    `judged` has the number of the call that each verdict is of: the last that was noted by then.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,8 @@ def seen(build: Build) -> tuple[np.ndarray, np.ndarray]:
             assert outcome.status is Status.CORRECT, outcome.reason
             assert device.compare([program, program], rounds=ROUNDS).faults == ("", "")
     noted = int((notes.history[:, 10] != 0).sum())
-    assert len(runner.timed) - 1 <= noted <= CALLS
+    # Which of the last ones are judged, and so read, is drawn.
+    assert len(runner.timed) - 2 * ROUNDS <= noted <= CALLS
     return notes.history[np.flatnonzero(runner.timed[:noted])], notes.history[notes.judged]
 
 

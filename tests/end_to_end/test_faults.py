@@ -147,9 +147,9 @@ def assert_complete(session: Path, undisturbed: set[str]) -> None:
 
 
 def kernel_runners(pid: int) -> list[Process]:
-    """List the processes that run kernels and hold the verifier's memory."""
+    """List the processes that run kernels on what is verified, and who starts them."""
     below = [one for one in descendants(pid) if one.runs_kernels]
-    servers = {one.pid for one in below if one.maps("memfd:arena")}
+    servers = {one.parent for one in below if one.maps("memfd:written")}
     return [one for one in below if one.pid in servers or one.parent in servers]
 
 

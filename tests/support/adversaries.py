@@ -11,6 +11,7 @@ from typing import Literal
 from operators import (
     ACCUMULATE,
     COUNTED_ENERGY,
+    DRAWN_SCALE,
     ENERGY,
     LOOSE_SCALE,
     SCALE,
@@ -158,6 +159,13 @@ STATE = (
         "after timing.* expected",
         launches=ONE_BLOCK,
         workload=T_262144,
+    ),
+    Adversary(
+        "keeps results of inputs that the reference draws",
+        "after timing",
+        "after timing.* expected",
+        DRAWN_SCALE,
+        launches=ONE_BLOCK,
     ),
     Adversary(
         "learns where its inputs vary",

@@ -68,9 +68,17 @@ int hipModuleLoadData(void** module, const void* image) {
   return *module ? 0 : kInvalidImage;
 }
 int hipModuleUnload(void* module) { return module ? dlclose(module) : kInvalidValue; }
+// A kernel's entry, and what launches it.
+struct Function {
+  int (*run)(const struct Launch*, const void*);
+  const void* kernel;
+};
 int hipModuleGetFunction(void** function, void* module, const char* name) {
-  *function = dlsym(module, name);
-  return *function ? 0 : kNotFound;
+  struct Function* found = calloc(1, sizeof *found);
+  found->run = (int (*)(const struct Launch*, const void*))dlsym(module, "cuda_on_host_run");
+  found->kernel = dlsym(module, name);
+  *function = found;
+  return found->run && found->kernel ? 0 : kNotFound;
 }
 int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, void* stream, void** parameters, void** extra) {
@@ -89,7 +97,8 @@ int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   for (char* one = strtok(listed, ","); one; one = strtok(NULL, ",")) sizes[count++] = atoi(one);
   char message[1024] = "";
   struct Launch launch = {{gx, gy, gz}, {bx, by, bz}, {1, 1, 1}, shared, count, 0, 10.0, parameters, sizes, message, sizeof message, NULL, 0};
-  const int status = ((int (*)(const struct Launch*))function)(&launch);
+  const struct Function* called = function;
+  const int status = called->run(&launch, called->kernel);
   if (status) fprintf(stderr, "%s\n", message);
   return status ? kLaunchFailure : 0;
 }

@@ -99,6 +99,13 @@ SCALE = Operator(
     Workload.of({"T": 1000}),
     (launch(4, 128),),
 )
+DRAWN_SCALE = Operator(
+    "drawn_scale",
+    (array("y", "float32", "T", "output"), array("x", "float32", "T"), *axes("T")),
+    EXACT,
+    Workload.of({"T": 1000}),
+    (launch(4, 128),),
+)
 LOOSE_SCALE = Operator(
     "loose_scale",
     (

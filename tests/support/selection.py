@@ -31,6 +31,7 @@ MOST_IMPORTING_TESTS = 20
 SMOKE = {
     "agents": ("test_rounds.py",),
     "backends": ("program/test_evaluator_device.py",),
+    "compat": ("test_autotune.py",),
     "cpu": ("test_waves.py",),
     "draft": ("test_files.py",),
     "engines": ("configs/test_exported.py", "timeline/test_table.py"),

@@ -33,12 +33,13 @@ BUDGET = {
     "engines": 3_460,
     "draft": 14_100,
     "agents": 8_050,
-    "cpu": 4_400,
+    "cpu": 4_410,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_850,
-    "tests": 76_400,
-    "docs": 4_600,
+    "compat": 1_800,
+    "tests": 77_300,
+    "docs": 4_700,
 }
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, cast, overload
 
 from tuner import plugins
 from tuner.app.plan import RunOptions
@@ -155,17 +155,23 @@ class TuneKeywords(RunSettings, CallSettings):
 
 
 class Tune(Protocol[P]):
-    """A function of a kernel and of the keywords of a model."""
+    """A function of a kernel and of the keywords of a model, or of source text and arrays."""
 
+    @overload
     def __call__(
         self, source: Path | str | None = None, /, *args: P.args, **keywords: P.kwargs
     ) -> TuningResult: ...
 
+    @overload
+    def __call__(
+        self, source: str, arguments: Any, parameters: Mapping[str, Any], /, **keywords: Any
+    ) -> Any: ...
 
-def _taking(keywords: Callable[P, object]) -> Callable[[Callable[..., TuningResult]], Tune[P]]:
+
+def _taking(keywords: Callable[P, object]) -> Callable[[Callable[..., Any]], Tune[P]]:
     """Give a function the keywords of a model, for type checkers, editors and `help`."""
 
-    def take(function: Callable[..., TuningResult]) -> Tune[P]:
+    def take(function: Callable[..., Any]) -> Tune[P]:
         source, *_ = inspect.signature(function).parameters.values()
         named = inspect.signature(keywords).parameters.values()
         function.__signature__ = inspect.Signature([source, *named])  # type: ignore[attr-defined]
@@ -175,7 +181,7 @@ def _taking(keywords: Callable[P, object]) -> Callable[[Callable[..., TuningResu
 
 
 @_taking(TuneKeywords)
-def tune(source: Path | str | None = None, /, **keywords: Any) -> TuningResult:
+def tune(source: Path | str | None = None, /, *arrays: Any, **keywords: Any) -> Any:
     """Find the best config of a kernel for every workload and prove it against the baseline.
 
     Where `source` has no search space yet, one is drafted: `kernel` is which of its kernels,
@@ -185,9 +191,14 @@ def tune(source: Path | str | None = None, /, **keywords: Any) -> TuningResult:
     trial; raising `KeyboardInterrupt` in it stops the run, which the same call resumes. The other
     keywords are those of `RunSettings` and `CallSettings` in `tuner.model.settings`.
 
+    `tune(text, arguments, {"block": [...]}, grid=...)` tunes source text on arrays, see
+    docs/other-tuners.md.
+
     Raises `InputError` for what is wrong with the files or the settings, `SessionError` where a
     session cannot go on, and `DeviceError` where the device cannot be used.
     """
+    if arrays:
+        return plugins.load(plugins.ARRAYS, "arrays")(source, *arrays, **keywords)
     listener = _Listener(keywords.pop("progress", None))
     calling = {one.name for one in settings_in(CallSettings)} & keywords.keys()
     call = read(CallSettings, {name: keywords.pop(name) for name in calling})

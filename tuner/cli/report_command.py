@@ -38,11 +38,11 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
         from tuner.report.terminal import trials_frame
 
         with writing(csv, "table", "--csv"):
-            atomic_write(csv, trials_frame(data).map(_plain_cell).to_csv(index=False))
+            atomic_write(csv, trials_frame(data).map(plain_cell).to_csv(index=False))
     click.echo(json.dumps(json_of(data)) if as_json else str(path))
 
 
-def _plain_cell(value: object) -> object:
+def plain_cell(value: object) -> object:
     """Quote a text that a spreadsheet would take for a formula."""
     is_formula = isinstance(value, str) and value.lstrip()[:1] in tuple("=+-@|")
     return f"'{value}" if is_formula else value

@@ -21,7 +21,6 @@ from tuner.model.expressions import Value
 from tuner.model.hardware import DeviceLimits, limits_for
 from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
 from tuner.model.languages import OPENCL
-from tuner.model.statistics import below_floor
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status
 
 # The streaming rate is measured with a simple kernel; a better one may read a little faster.
@@ -67,7 +66,7 @@ class DeviceInfo:
         """Tell whether a call cannot move so much in this time, from a cache where it is `hot`."""
         cores = self.multiprocessors if self.on_cpu else 1
         rate = self.streaming_gbps * (HOT_CACHE * cores if hot else 1)
-        return rate > 0.0 and below_floor(time_us, traffic_bytes, rate, FLOOR_SLACK)
+        return rate > 0.0 and time_us < traffic_bytes / (rate * 1e3) * (1.0 - FLOOR_SLACK)
 
 
 def amd_info(architecture: str) -> DeviceInfo:

@@ -153,7 +153,8 @@ def _encode_values(xp: Any, values: Array, dtype: str) -> Array:
         return _encode_fp8(xp, values, dtype)
     if dtype in FLOAT_DTYPES:
         return values.astype(dtype)
-    return xp.rint(values).astype(dtype)
+    # Rounding makes floats of whole numbers, which have not all of 64 bits.
+    return (values if values.dtype.kind in "biu" else xp.rint(values)).astype(dtype)
 
 
 def code_distance(xp: Any, a: Array, b: Array, dtype: str) -> Array:

@@ -49,6 +49,7 @@ class Reference:
     `canonical` brings outputs of which several are right into the form that the reference gives;
     `unread` sets what production never reads of a peer's outputs to what the reference gives.
     `replaced` tells whether the inputs drawn last are ordinary ones, whatever kind was asked for.
+    A `fixed` one knows the answer to its own inputs alone, which are never changed.
     """
 
     compute: ReferenceFunction
@@ -56,6 +57,7 @@ class Reference:
     canonical: CanonicalFunction | None = None
     unread: CanonicalFunction | None = None
     replaced: Callable[[], bool] = lambda: False
+    fixed: bool = False
 
     def drawn(
         self, xp: Any, rng: Any, axes: Mapping[str, int], fill: str, operators: Mapping[str, str]
@@ -77,6 +79,7 @@ def load_reference(path: Path) -> Reference:
     operator's choices that it has parameters for),
     `canonical(xp, outputs, axes)`, which returns stored outputs in the reference's order, and
     `unread(xp, outputs, axes)`, the same for what production never reads of a peer's outputs.
+    `fixed = True` says that the answer is one to its own inputs alone.
     """
     module = _import_file(path)
     compute = getattr(module, "reference", None)
@@ -85,7 +88,8 @@ def load_reference(path: Path) -> Reference:
     _require_three(path, compute)
     names = ("inputs", "canonical", "unread")
     inputs, canonical, unread = (getattr(module, name, None) for name in names)
-    return Reference(compute, inputs, canonical, unread)
+    fixed = bool(getattr(module, "fixed", False))
+    return Reference(compute, inputs, canonical, unread, fixed=fixed)
 
 
 def _require_three(path: Path, compute: Callable[..., Any]) -> None:

@@ -153,16 +153,6 @@ def roofline_share(traffic_bytes: float, time_us: float, streaming_gbps: float) 
     return floor_us(traffic_bytes, streaming_gbps) / time_us
 
 
-def below_floor(
-    time_us: float, traffic_bytes: float, streaming_gbps: float, slack: float = 0.05
-) -> bool:
-    """Tell whether a time is under the roofline's by more than `slack`: then work was skipped.
-
-    Only for measurements whose buffers rotate beyond the L2; a hot cache may be faster.
-    """
-    return time_us < floor_us(traffic_bytes, streaming_gbps) * (1.0 - slack)
-
-
 def geometric_mean(values: Iterable[float]) -> float:
     """Average ratios such as speedups; raise `ValueError` for none or for one that is not > 0."""
     return float(np.exp(np.log(_positive(tuple(values))).mean()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 from tuner.model.errors import KernelError
@@ -16,7 +17,7 @@ from tuner.source.facts import (
     Span,
     TemplateParameter,
 )
-from tuner.source.syntax import closing, closing_angle, fold, opening, split_list, top_level
+from tuner.source.syntax import closing, closing_angle, fold, number, opening, split_list, top_level
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
@@ -94,7 +95,7 @@ def lanes_of(c_type: str, aliases: Mapping[str, str]) -> int:
 
 # a struct of numbers of one type is as a vector of them
 _STRUCT = re.compile(
-    r"\bstruct\s+(?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?(?P<name>\w+)?\s*"
+    r"\bstruct\s+(?:(?:__align__|alignas)\s*\(\s*(?P<align>\w+)\s*\)\s*)?(?P<name>\w+)?\s*"
     r"\{(?P<members>[^{}()]*)\}\s*(?P<last>\w+)?\s*;"
 )
 _MEMBERS = re.compile(r"\s*((?:unsigned\s+)?\w+)\s+([\w\s,\[\]]+)$")
@@ -106,14 +107,18 @@ def uniform_structs(masked: str) -> dict[str, str]:
     for match in _STRUCT.finditer(masked):
         rows = [row for row in match["members"].split(";") if row.strip()]
         declared = [_MEMBERS.match(row) for row in rows]
-        kinds = {dtype_of(one[1], {}) for one in declared if one is not None}
-        names = [name for one in declared if one for name in one[2].split(",")]
-        sizes = [re.fullmatch(r"\s*\w+\s*(?:\[\s*(\d+)\s*\])?\s*", name) for name in names]
+        kinds = {element_dtype(one[1], found) for one in declared if one is not None}
+        names = [(one[1], name) for one in declared if one for name in one[2].split(",")]
+        sizes = [re.findall(r"\[\s*(\w+)\s*\]", name) for _, name in names]
         dtype = kinds.pop() if len(kinds) == 1 else None
         word = next((word for word, of in _VECTORS.items() if of == dtype and word.isalpha()), "")
-        if not word or not all(declared) or not all(sizes):
+        if not word or not all(declared) or not all(n.isdigit() for one in sizes for n in one):
             continue
-        count = sum(int(size[1] or 1) for size in sizes if size)
+        # a member may be a struct itself, or an array of them: `Complex e[3][3]`
+        lanes = [lanes_of(kind, found) for kind, _ in names]
+        count = sum(prod(map(int, one)) * n for one, n in zip(sizes, lanes, strict=True))
+        if dtype and count * DTYPE_BYTES[dtype] % int(number(match["align"] or "1") or 1):
+            continue  # padded to its alignment
         found |= {name: f"{word}{count}" for name in (match["name"], match["last"]) if name}
     return found
 

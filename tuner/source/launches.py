@@ -53,6 +53,12 @@ _TYPE = re.compile(r"\b(?!const\b|struct\b)[A-Za-z_]\w*(?=\s*[&*]|\s+\w)")
 _BUILT = re.compile(r"([\w:]*)\s*(?=[{(])")
 _NESTED = re.compile(r"(?<=\{)[^{}]+(?=\})|(?<=\()[^()]+(?=\))")
 _FIELD = re.compile(r"(?:^|(?<=[;{})]))\s*\w[\w:<>\s*&]*?[\s*&](\w+)\s*(?:=[^;]*|\{\})?;")
+_GLOBAL = re.compile(
+    r"^(?:static\s+)?(?:unsigned\s+)?(?:int|long|size_t|u?int\d+_t|dim3)\s+(\w+)\s*=([^;,{}]+);",
+    re.M,
+)
+# `fast ? &a : &b`
+_BRANCHES = re.compile(r"[^?;]*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
 _LEAVING = ("return_statement", "throw_statement")
 
@@ -87,7 +93,19 @@ class _Finder:
             config = [fold(piece) for piece, _ in split_list(masked[match.end() : end])]
             after = _OPENS.match(masked, end + 3)
             passed = listed(masked, after.end())[0] if after is not None else ()
-            yield self.site(called[:2], config, passed, called[2], self.known(called[2]))
+            name, arguments, at = called
+            for one in [(name, arguments)] if arguments else self.pointees(name, at):
+                yield self.site(one, config, passed, at, self.known(at))
+
+    def pointees(self, name: str, at: int) -> list[tuple[str, tuple[str, ...]]]:
+        """List what a pointer to a function is set to before it is launched, else its own name."""
+        start = max((a for a, b in self.functions if a <= at < b), default=0)
+        declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
+        set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
+        texts = [match[1] for match in set_to.finditer(self.masked, start, at)]
+        pieces = [piece for text in texts for piece in _BRANCHES.split(text)]
+        known = dict.fromkeys(_callee(fold(piece), {}) for piece in pieces)
+        return [one for one in known if one is not None] or [(name, ())]
 
     def runtime(self) -> Iterator[LaunchSite]:
         for match in _RUNTIME.finditer(self.masked):
@@ -209,7 +227,14 @@ class _Finder:
 
     def known(self, end: int) -> dict[str, str]:
         values = find_assignments(self.masked, self.functions, end)
-        return {name: value.text for name, value in values.items()}
+        return self.globals() | {name: value.text for name, value in values.items()}
+
+    def globals(self) -> dict[str, str]:
+        # `int block_size = 256;` outside of functions, which nobody changes
+        found = [m for m in _GLOBAL.finditer(self.masked) if not within(m.start(), self.functions)]
+        changed = r"\b{0}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|&\s*{0}\b|\b{0}\s*(?:\+\+|--)"
+        once = (m for m in found if len(re.findall(changed.format(m[1]), self.masked)) == 1)
+        return {match[1]: fold(match[2]) for match in once}
 
     def members(self) -> dict[str, str]:
         # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it

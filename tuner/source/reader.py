@@ -44,6 +44,7 @@ from tuner.source.unsupported import require_closed, require_cuda
 
 # Far more than a kernel has.
 _MOST_BYTES, _MOST_PARAMETERS = 4 << 20, 1000
+_CHEVRONS = re.compile(r"(<[ \t]*<[ \t]*<)([^;{}]*?)(>[ \t]*>[ \t]*>)(?=\s*\()")
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
 # an inline one need not be named
@@ -84,11 +85,17 @@ def source_text(path: Path) -> str:
     if b"\0" in data:
         raise KernelError("is a binary file", path=path, remedy="give the path of CUDA source text")
     try:
-        return data.decode("utf-8-sig")
+        return _CHEVRONS.sub(_join_chevrons, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         message = f"is not UTF-8: byte 0x{data[error.start]:02x}"
         line = data.count(b"\n", 0, error.start) + 1
         raise KernelError(message, path=path, line=line, remedy="save it as UTF-8") from error
+
+
+def _join_chevrons(launch: re.Match[str]) -> str:
+    # `<< <grid, block >> >`, as some formatters write it; offsets stay
+    first, config, last = launch.groups()
+    return "<<<".rjust(len(first)) + config + ">>>".ljust(len(last))
 
 
 @lru_cache(maxsize=4)
@@ -140,6 +147,11 @@ class _Reader:
         for node in self.nodes:
             if node.type == "preproc_def":
                 yield from self.constant(part(node, "name"), part(node, "value"), ["define"])
+            elif node.type == "enumerator":
+                # of an enumeration with a name each says what, not how many
+                inside = node.parent.parent if node.parent is not None else None
+                if inside is not None and part(inside, "name") is None:
+                    yield from self.constant(part(node, "name"), part(node, "value"), ["const"])
             elif node.type == "field_declaration":
                 name = part(node, "declarator")
                 words = self.masked[node.start_byte : name.start_byte].split() if name else []
@@ -161,7 +173,9 @@ class _Reader:
         if value is not None and value.type == "initializer_list":
             written = written[1:-1]
         written = written.strip()
-        if name is None or value is None or kind is None or (kind == "define" and not written):
+        # `static constexpr int sizes[] = {...}` has no one value
+        plain = name is not None and name.type.endswith("identifier")
+        if name is None or value is None or kind is None or not plain or not written:
             return
         start = self.masked.index(written, value.start_byte)
         span = start, start + len(written)

@@ -9,6 +9,7 @@ import pytest
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileResult
 from tuner.device.base import CompileTarget
+from tuner.device.simulated import H200_LIKE
 
 
 @pytest.fixture
@@ -47,3 +48,32 @@ def test_the_key_tells_what_decides_the_machine_code_apart(target, launches, cha
     workload = target.spec.tuned[0]
     other = replace(target, **changes)
     assert other.key("int x;", workload, launches) != target.key("int x;", workload, launches)
+
+
+@pytest.mark.parametrize(
+    ("time_us", "hot", "on_cpu", "too_fast"),
+    [
+        (250.0, False, False, False),
+        (213.0, False, False, False),
+        (212.0, False, False, True),
+        (4.0, True, False, False),
+        (3.0, True, False, True),
+        (0.3, True, True, False),
+        (0.2, True, True, True),
+    ],
+    ids=[
+        "as fast as memory",
+        "by 15 %",
+        "by more",
+        "a cache",
+        "no cache",
+        "of 16 cores",
+        "nor these",
+    ],
+)
+def test_nothing_is_faster_than_physics(
+    time_us: float, hot: bool, on_cpu: bool, too_fast: bool
+) -> None:
+    info = replace(H200_LIKE, streaming_gbps=4000.0, on_cpu=on_cpu, multiprocessors=16)
+    assert info.is_too_fast(time_us, 1e9, hot=hot) is too_fast
+    assert not replace(info, streaming_gbps=0.0).is_too_fast(time_us, 1e9, hot=hot)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from tuner.model.statistics import (
     FEWEST_ROUNDS,
     LEVEL,
-    below_floor,
     clearly_slower,
     cost_us,
     enough,
@@ -230,15 +229,6 @@ class TestRoofline:
         assert floor_us(1e9, 4000.0) == pytest.approx(250.0)
         assert roofline_share(1e9, 500.0, 4000.0) == pytest.approx(0.5)
         assert roofline_share(0, 5.0, 4000.0) == 0.0
-
-    @pytest.mark.parametrize(
-        ("time_us", "slack", "below"),
-        [(250.0, 0.0, False), (249.0, 0.0, True), (249.0, 0.05, False), (237.0, 0.05, True)],
-    )
-    def test_nothing_is_faster_than_physics(
-        self, time_us: float, slack: float, below: bool
-    ) -> None:
-        assert below_floor(time_us, 1e9, 4000.0, slack) is below
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
     def test_a_rate_or_time_that_cannot_be_is_refused(self, rate: float) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tuner.cli.report_command import plain_cell
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Check, Occupancy, Resources, Status
@@ -155,3 +156,10 @@ def test_every_row_says_whose_config_it_is(with_rounds):
         "r3": 64,
         "r5": 64,
     }
+
+
+def test_no_cell_of_a_csv_is_a_formula() -> None:
+    for text in ("=cmd|x!A0", "+1", "-1", "@sum", " =1", "\t=1"):
+        assert plain_cell(text) == f"'{text}"
+    for value in ("a=b", "1-2", "", -1, None, 2.5):
+        assert plain_cell(value) is value

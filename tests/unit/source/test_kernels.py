@@ -46,13 +46,10 @@ def check(parameters: str, *arguments: Argument, before: str = "") -> None:
         ("float a", (scalar("a", "float64"),), "'a' is float64"),
         ("const float* x", (array("x", "float32", "output"),), "'x' has role output"),
         ("float const* x", (array("x", "float32", "inout"),), "'x' has role inout"),
-        (
-            "float* y, const float* x",
-            (array("x", "float32"), array("y", "float32", "output")),
-            "another order",
-        ),
+        ("float* y, const float* x", (array("x", "float32"), array("y", "float32", "output")),
+         "another order"),
     ],
-)
+)  # fmt: skip
 def test_a_mismatch_names_the_argument_the_parameter_and_both_places(
     parameters: str, arguments: tuple[Argument, ...], message: str
 ) -> None:

@@ -52,24 +52,16 @@ def test_functions_have_the_names_of_their_parameters() -> None:
         ("if (a) { f(); } if (b) return; else f(); k<<<1, 2>>>(x);", []),
         ("k<<<1, 2>>>(x); if (a) return;", []),
         ("switch (n) { case 1: f(); break; case 2: k<<<1, 2>>>(x); }", [("(n) == (2)", True)]),
-        (
-            "switch (n) { case 1: { f(); break; } case 2: { k<<<1, 2>>>(x); } }",
-            [("(n) == (2)", True)],
-        ),
-        (
-            "switch (n) { case 1: case 2: k<<<1, 2>>>(x); break; default: f(); }",
-            [("(n) == (1) || (n) == (2)", True)],
-        ),
-        (
-            "switch (n) { case 1: f(); return; case 2: f(); break; default: k<<<1, 2>>>(x); }",
-            [("(n) == (1)", False), ("(n) == (2)", False)],
-        ),
-        (
-            "switch (n) { case 1: return; case 2: f(); default: k<<<1, 2>>>(x); }",
-            [("(n) == (1)", False)],
-        ),
+        ("switch (n) { case 1: { f(); break; } case 2: { k<<<1, 2>>>(x); } }",
+         [("(n) == (2)", True)]),
+        ("switch (n) { case 1: case 2: k<<<1, 2>>>(x); break; default: f(); }",
+         [("(n) == (1) || (n) == (2)", True)]),
+        ("switch (n) { case 1: f(); return; case 2: f(); break; default: k<<<1, 2>>>(x); }",
+         [("(n) == (1)", False), ("(n) == (2)", False)]),
+        ("switch (n) { case 1: return; case 2: f(); default: k<<<1, 2>>>(x); }",
+         [("(n) == (1)", False)]),
     ],
-)
+)  # fmt: skip
 def test_what_has_to_hold_on_the_way_to_a_launch(body: str, asked: list[tuple[str, bool]]) -> None:
     source = host(f"void run(float* x, int n) {{ {body} }}")
     found = conditions_of(source.masked, source.launches[0].at)
@@ -122,13 +114,11 @@ def test_allocations_are_found(body: str, target: str | None, size: str, in_byte
         ("int n = 4; scanf(fmt, &n);", {}),
         ("float* d = nullptr; cudaMalloc((void**)&d, 4);", {}),
         ("int n = 4; int m = a & n;", {"n": "4", "m": "a & n"}),
-        (
-            "if (a) { dim3 b(32); f(b); } else { int n = 2; } dim3 b(64); int n = 4;",
-            {"b": "(64)", "n": "4"},
-        ),
+        ("if (a) { dim3 b(32); f(b); } else { int n = 2; } dim3 b(64); int n = 4;",
+         {"b": "(64)", "n": "4"}),
         ("int n; if (a) { n = 2; } else { n = 4; }", {}),
     ],
-)
+)  # fmt: skip
 def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, str]) -> None:
     source = host(f"int main() {{ {body} last(); }}")
     (_, main) = functions_of(source)

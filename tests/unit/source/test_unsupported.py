@@ -21,16 +21,12 @@ KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
         ("k.cu", "kernel void k(global float* x) { x[get_global_id(0)] = 1; }", 1, "is OpenCL"),
         ("k.py", "import torch\n\n@triton.jit\ndef k(x): pass\n", 3, "is a kernel of Triton"),
         ("k.py", "from numba import cuda\n@cuda.jit\ndef k(x): pass\n", 2, "of Numba"),
-        (
-            "k.cu",
-            f"#include <hip/hip_runtime.h>\n{KERNEL}int main() {{ hipMalloc(0, 4); }}\n",
-            1,
-            "is HIP",
-        ),
+        ("k.cu", f"#include <hip/hip_runtime.h>\n{KERNEL}int main() {{ hipMalloc(0, 4); }}\n", 1,
+         "is HIP"),
         ("k.metal", "kernel void k() {}", None, "is Metal"),
         ("k.ptx", ".version 8.5\n.target sm_90\n", 1, "is PTX"),
     ],
-)
+)  # fmt: skip
 def test_a_file_in_another_language_is_told_with_what_to_do(
     tmp_path: Path, name: str, text: str, line: int | None, what: str
 ) -> None:

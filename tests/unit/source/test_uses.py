@@ -59,6 +59,9 @@ def use(body: str, before: str = "") -> Use:
         ("output", "float* p = n > 3 ? q : nullptr; if (p) p[0] = 1;", ""),
         ("input", 'float v; asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(q + i));', ""),
         ("output", "st(q + i);", ASM_STORE),
+        ("output", "st(q + i);", ASM_STORE.replace("float* p", "const float* p")),
+        ("output", "st(q);", "__device__ void st(const float* p) { *const_cast<float*>(p) = 1; }"),
+        ("output", "st(q);", "__device__ void st(const float* p) { *((float*)p) = 1; }"),
         ("inout", "auto put = [&](int j) { q[j] += 1; }; put(i);", ""),
     ],
 )  # fmt: skip

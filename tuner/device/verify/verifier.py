@@ -107,7 +107,7 @@ class Verifier:
         self._timed: Prepared | None = None
         # Of how many elements a change is, and whether also of what the reference draws.
         self._touched: dict[Workload, int] = {}
-        self._changes_given = True
+        self._changes_given = not self._reference.fixed
         self._cache = InputCache(memory.cache_bytes)
         self._same: Prepared | None = None
         self._guards: Array = None
@@ -458,7 +458,8 @@ class Verifier:
             if expected is not None:
                 remedy = "return it in this shape, or mend the shape in the search space"
             raise misfit(self._spec.reference, "reference", wrong, remedy)
-        if prepared.kind != NORMAL or slot.name in prepared.telling:
+        known = slot.name in prepared.telling or self._reference.fixed
+        if prepared.kind != NORMAL or known:
             return expected
         if slot.name in self._leeway:
             passing = not prepared.limits[slot.name]

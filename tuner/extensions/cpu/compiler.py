@@ -32,6 +32,7 @@ from tuner.extensions.cpu.host_source import (
     REMEDY,
     NotOnHostError,
     entries,
+    entry_name,
     has_assembly,
     refusal,
     to_host,
@@ -274,9 +275,8 @@ class HostCompiler:
         if stored is not None:
             return stored
         try:
-            drawn = f"tune_{secrets.token_hex(8)}"
-            library = self._build(request, drawn, started + self._timeout_s)
-            lowered = {one: f"{drawn}_{index}" for index, one in enumerate(request.kernels)}
+            library = self._build(request, started + self._timeout_s)
+            lowered = {one: entry_name(index) for index, one in enumerate(request.kernels)}
             # How many registers a GPU would give the kernel nobody here knows.
             resources = {name: Resources(registers=None) for name in request.kernels}
             seconds = time.perf_counter() - started
@@ -287,7 +287,7 @@ class HostCompiler:
             self._cache.put(key, result)
         return result
 
-    def _build(self, request: CompileRequest, drawn: str, deadline: float) -> bytes:
+    def _build(self, request: CompileRequest, deadline: float) -> bytes:
         with scratch_folder() as folder:
             (folder / UNIT_NAME).write_text(request.source, encoding="utf-8")
             # As a system folder, so that the rewriting leaves our own headers alone.
@@ -299,12 +299,13 @@ class HostCompiler:
             allowed = (*map(Path, request.include_dirs), folder, HEADERS, *self._gxx.include_dirs)
             if refused := refusal(text, folder, allowed):
                 raise NotOnHostError(refused)
-            unit = to_host(text) + entries(drawn, request.kernels)
+            unit = to_host(text) + entries(f"tune_{secrets.token_hex(8)}", request.kernels)
             (folder / "unit.ii").write_text(unit, "utf-8")
             (folder / "runtime.o").write_bytes(self._runtime_object(request, deadline))
             code = ["-w", _standard(request), *_CODE, "-O1"]
             code += [option for name in self._sanitizers for option in _SANITIZING[name]]
-            files = ["-o", "unit.so", "unit.ii", "runtime.o"]
+            # What was drawn is in no byte of it: the same code is the same library.
+            files = ["-o", "unit.so", "unit.ii", "runtime.o", *["-s"] * (not self._sanitizers)]
             self._gxx.run([*code, *files, *_LINK], folder, deadline)
             return (folder / "unit.so").read_bytes()
 

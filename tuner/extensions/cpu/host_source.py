@@ -164,13 +164,21 @@ def to_host(preprocessed: str) -> str:
     )
 
 
+def entry_name(index: int) -> str:
+    """Name what a library exports for the kernel of this number."""
+    return f"cuda_on_host_kernel_{index}"
+
+
 def entries(drawn: str, kernels: Sequence[str]) -> str:
-    """Write what a unit ends with: by what the kernels are launched, under names that begin so."""
+    """Write what a unit ends with: by what the kernels are launched, in a namespace so called.
+
+    What is exported has names that a source may not use (`refusal`).
+    """
     harness = (HEADERS / "on_host/entries.h").read_text(encoding="utf-8")
     lines = [f'\n# 1 "entries.h"\n{harness.replace("harness", drawn)}\n# 1 "{LAUNCH_UNIT}"']
     for index, kernel in enumerate(kernels):
         exported = f'extern "C" __attribute__((visibility("default"))) ::{drawn}::Kernel'
-        lines.append(f"{exported} {drawn}_{index} = ::{drawn}::kernel(&{kernel});")
+        lines.append(f"{exported} {entry_name(index)} = ::{drawn}::kernel(&{kernel});")
     return "\n".join([*lines, ""])
 
 
@@ -208,7 +216,12 @@ def _with_template(match: re.Match[str]) -> str:
     return match[0] if defines else ">::template "
 
 
+# a project declares CUDA's types ahead; here they are other names of classes
+_AHEAD = re.compile(r"\b(?:struct|class)\s+(?:__nv_bfloat16[2]?|__half2?|__nv_fp8\w+)\s*;")
+
+
 def _rewrite_text(text: str, file: str, line: int) -> str:
+    text = _AHEAD.sub(lambda match: _same_lines(match[0], ";"), text)
     text = _CALL_OF_TEMPLATE.sub(_with_template, _EXTERN.sub(_dynamic, text))
     pieces: list[str] = []
     done = 0
@@ -312,7 +325,7 @@ _TELLING = re.compile(
 )
 _UNWATCHED = re.compile(r"no_(?:sanitize\w*|address_safety_analysis_*\b)")
 # What the runtime is called, and what sources are rewritten with.
-_HARNESS = re.compile(r"cuda_on_host|\bon_host_(?:shape|held|met)_")
+_HARNESS = re.compile(r"cuda_on_host(?!::Implicit\b)|\bon_host_(?:shape|held|met)_")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+GCC[ \t]+(\w+)", re.M)
 _PRAGMAS = frozenset(
     ("diagnostic", "unroll", "ivdep", "push_options", "pop_options", "optimize", "visibility")

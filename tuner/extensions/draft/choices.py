@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
-from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
@@ -23,6 +22,7 @@ from tuner.source.facts import (
 )
 from tuner.source.host import Edit
 from tuner.source.syntax import fold, listed, number
+from tuner.source.traits import traits_of
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
@@ -43,7 +43,7 @@ _FIXED = (
     (
         r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
         r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT|D_?CONV|D_?STATE|FILTER|KERNEL_?(SIZE|[HW])"
-        r"|RADIUS|RANK|N_?DIMS?).*|Q[KIR]_?\w*\d\w*|SIZE_?[MNK]|DIM_?[A-Z]?",
+        r"|RADIUS|RANK|N_?DIMS?|NUM_?DIMS|HALO|BORDER|GHOST|STENCIL).*|Q[KIR]_?\w*\d\w*|SIZE_?[MNK]|DIM_?[A-Z]?",
         PROBLEM_SIZE,
     ),
 )
@@ -60,9 +60,27 @@ _UNSTATED = "it is a guess, and may say what is computed"
 _PASSED = "the launch passes what is computed with it"
 _ATTRIBUTE = "it needs a launch with `pdl: true`"
 _PDL = re.compile(r"(.*_)?PDL(_.*)?")
+_ASKS = "it is compared or masked, and may say what is computed"
+_UNTIED = "nothing ties it to how the work is split, and it may say what is computed"
+# names of how work is split
+_SPLITS = re.compile(
+    r".*(TILE|BLOCK|CTA|THREADS|WARPS|CHUNK|STEP|ROWS|COLS|COARS|SPLIT|UNROLL|_PER_).*|[BTW][MNK]"
+)
+_COMPARED = (
+    r"{own}\s*[=!]=\s*\d|[(,;&|!?]\s*\d+\s*[=!]=\s*{own}|\bcase\s+{own}",
+    r"(?<![&|])[&|]\s*{own}(?!\s*[-+*/(])|{own}\s*(?:&(?![&=])|\|(?![|=]))(?!\s*\(\s*{own})",
+    r"{handed}\s*[=!]=\s*{own}(?!\s*[-+*/<])",
+)
+_DERIVED = r"(?:#\s*define\s+(\w+)\b(?!\()|\bconst(?:expr)?\b[^;=()]*?(\w+)\s*=)[^;\n]*{own}"
+_ASSERTED = re.compile(r"\bstatic_assert\s*\([^;]*;|\btemplate\s*<[^{};()]*>")
+_SPLIT = re.compile(
+    r"\b(?:block|thread)Idx\b|\b(?:block|grid)Dim\b|__shared__|__launch_bounds__|\bcub::Block"
+)
+_SIZED = r"(?:__shared__[^;=]*?\[\s*|\bcub::Block\w+\s*<[^;<>]*?,\s*)({})\b"
 _MEANING = "it says what is computed, as far as its name tells"
 _ASKED = re.compile(
-    r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*\.\s*(?:size|num_threads)\s*\("
+    r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)\s*\("
+    r"|\b(?:this_)?grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:thread_rank|size|num_threads)\s*\("
 )
 _LIMIT = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*(?=\()")
 PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
@@ -189,15 +207,59 @@ def _constants(
             reason = reason or "it is compared with the architecture"
         if often[name] > 1:
             reason = reason or "it is defined more than once"
+        reason = reason or _why_meant(launch, reached, {name}, value)
         if reason is not None:
             left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
             continue
+        bounds = launch.kernel.bounds
         block = launch.block_names == (name,) or _is_block(name, value)
+        block |= bounds is not None and bounds.max_threads == name and launch.block == (value,)
         own, note = names.of(name), f"{name}, line {constant.line}"
         near = _values_for(name, value, block=block)
         edit = Edit(*constant.span, _hole(own))
         choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
     return choices, tuple(left)
+
+
+def _why_meant(
+    launch: HostLaunch, reached: tuple[Span, ...], names: set[str], value: Value
+) -> str | None:
+    """Say why a number may be one of the problem: a flag, a rank, so many of something."""
+    called = [snake_case(name).upper() for name in names]
+    if isinstance(value, bool) or any(
+        pattern.fullmatch(name) or _is_block(name, value) or _is_switch(name, value)
+        for name in called
+        for pattern in (PER_THREAD, _SPLITS)
+    ):
+        return None
+    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
+    text = _ASSERTED.sub(";", text)
+    around = names_behind(launch.site.block, launch.definitions)
+    grid = " ".join([launch.expand(text) for text in (*launch.site.grid, launch.site.shared)])
+    for one in launch.source.definitions:
+        if one.kind == "function" and one.name in launch.names:
+            grid += launch.source.masked[slice(*one.span)]
+    own = _any_of(names)
+    if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
+        return None
+    passed = [p.name for p in launch.kernel.parameters if p.name]
+    handed = _any_of([*passed, *(p.name for p in launch.kernel.template)])
+    if any(re.search(form.format(own=own, handed=handed), text) for form in _COMPARED):
+        return _ASKS
+    # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
+    for _ in range(2):
+        own = _any_of(names | {m[1] or m[2] for m in re.finditer(_DERIVED.format(own=own), text)})
+    pieces = (piece for piece in re.split(r"[;{}]", text) if re.search(own, piece))
+    plain = (p if "__shared__" in p else re.sub(r"\[[^\[\]]*\]", "", p) for p in pieces)
+    tied = any(map(_SPLIT.search, plain))
+    threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
+    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)\[]*?{own}|#pragma unroll[^\n]*{own}"
+    split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
+    return None if split or tied else _UNTIED
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return rf"\b(?:{'|'.join(map(re.escape, names))})\b"
 
 
 def _members(
@@ -242,8 +304,11 @@ def _template(
         if reason is None:
             reason = _why_bound(launch, parameter, index, value)
         if reason is None:
+            own = {parameter.name, *IDENTIFIER.findall(stated[index])}
+            reason = _why_meant(launch, launch.source.reachable([launch.kernel]), own, value)
+        if reason is None:
             lifted[index] = value
-        elif reason in (_MEANING, _PASSED, _ATTRIBUTE, _OTHER_MEMORY, _UNSTATED):
+        elif reason in (_MEANING, _PASSED, _ATTRIBUTE, _OTHER_MEMORY, _UNSTATED, _ASKS, _UNTIED):
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
@@ -307,9 +372,11 @@ def _block(
         yield from _limit(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
-    said = {name for text in launch.block_names for name in IDENTIFIER.findall(text)}
-    stated = {choice.origin for choice in choices} & said
-    if stated or any(choice.is_block and choice.default == threads for choice in choices):
+    stated = {choice.origin for choice in choices} & names_behind(
+        launch.site.block, launch.definitions
+    )
+    sizes = {choice.default for choice in choices if choice.is_block}
+    if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
     asked, note = _block_axes_read(launch), f"the block of the launch, line {launch.site.line}"
     if launch.is_guessed:
@@ -320,7 +387,12 @@ def _block(
         name, near = names.of("block_size"), _block_values(threads)
         if launch.guessed:
             near = tuple(launch.candidates) or near
-        yield TunableConstant(name, near, threads, note, (), is_block=True, axis=0)
+        # arrays and CUB's types that have the block's size as a number follow it
+        sized, masked = re.compile(_SIZED.format(threads)), launch.source.masked
+        spans = launch.source.reachable([launch.kernel])
+        found = {match.span(1) for span in spans for match in sized.finditer(masked, *span)}
+        edits = tuple(Edit(*at, _hole(name)) for at in sorted(found))
+        yield TunableConstant(name, near, threads, note, edits, is_block=True, axis=0)
         return
     for axis, extent in enumerate(extents):
         if extent > 1 and "xyz"[axis] in asked and len(extents) > 1:
@@ -334,9 +406,10 @@ def _block_axes_read(launch: HostLaunch) -> frozenset[str]:
     spans = launch.source.reachable([launch.kernel])
     texts = [launch.source.masked[start:end] for start, end in spans]
     found = {match[1] or "x" for text in texts for match in _ASKED.finditer(text)}
-    if launch.block[:1] == (_WARP,) and len(launch.block) > 1 and any("__shfl" in t for t in texts):
-        # a row of the block is a warp
-        found.discard("x")
+    if launch.block[:1] == (_WARP,) and any("__shfl" in t for t in texts):
+        # a row of the block is a warp, and so is the block where warps share nothing
+        is_shared = any("__shared__" in text for text in texts) and launch.block == (_WARP,)
+        found -= set() if is_shared else {"x"}
     return frozenset(found)
 
 
@@ -375,7 +448,7 @@ def _add_launch_bounds(launch: HostLaunch, choices: list[TunableConstant]) -> li
     # Every parameter shows in the source: a recording tells configs apart by it, and the compiler
     # needs to know the block's size to give it all the registers it may have.
     bounds = launch.kernel.bounds
-    free = [choice for choice in choices if not choice.edits]
+    free = [c for c in choices if not c.edits or (c.is_block and c.origin is None)]
     if bounds is not None and not free:
         threads = number(bounds.max_threads)
         free = [c for c in choices if c.is_block and c.default == threads][:1]
@@ -431,6 +504,12 @@ def _is_switch(name: str, value: Value) -> bool:
 def _is_block(name: str, value: Value) -> bool:
     named = BLOCK.fullmatch(snake_case(name).upper()) is not None
     return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
+
+
+def warp_threads(choice: TunableConstant) -> int:
+    """Give the threads of the warps that a parameter counts, by its name; 0 for any other."""
+    is_count = choice.origin is not None and "warps" in choice.name
+    return int(choice.default) * _WARP if is_count and isinstance(choice.default, int) else 0
 
 
 def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:

@@ -19,7 +19,7 @@ from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.unit import relocate_lines
 from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
-from tuner.extensions.draft.launches import axes_of, template_launch
+from tuner.extensions.draft.launches import axes_of, template_launch, without_unproved
 from tuner.extensions.draft.loops import WORK, with_loops
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
@@ -49,6 +49,7 @@ _MOST_LISTED = 6
 _MOST_TRIED = 6
 _HOLE = re.compile(r"@\{ (.*?) \}@")
 _NEWER = "--std=c++20"
+_ELSE = re.compile(r"^[ \t]*#[ \t]*(?:else|elif)\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
@@ -82,13 +83,15 @@ class Draft:
 class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
-    `problem` is the file that states what the kernel computes; it is its reference, too.
+    `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
+    are macros of the build, `NAME=VALUE`.
     """
 
     kernels: tuple[str, ...] = ()
     instantiate: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     problem: Path | None = None
+    defined: tuple[str, ...] = ()
 
 
 def draft(
@@ -117,7 +120,7 @@ def draft(
         axes = with_strides(launch, axes_of(launch, hosts))
     else:
         axes = axes_for(stated, launch)
-    proposals = propose(launch, list(axes.names.values()))
+    proposals = without_unproved(launch, axes, propose(launch, list(axes.names.values())))
     if loops:
         proposals = with_loops(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)
@@ -194,7 +197,8 @@ def draft_source(
         asked = replace(asked, problem=beside)
     includes = (parsed_include(line) for line in _INCLUDE.findall(source_text(path)))
     is_production = any(parsed is not None and not is_plain(*parsed) for parsed in includes)
-    if is_production or asked.instantiate or asked.folders or len(asked.kernels) > 1:
+    stated = asked.instantiate or asked.folders or asked.defined
+    if is_production or stated or len(asked.kernels) > 1:
         return _draft_extraction(path, folder, asked, compiler(), force)
     try:
         source = read_source(path)
@@ -204,7 +208,10 @@ def draft_source(
             return _draft_extraction(path, folder, asked, compiler(), force)
         raise
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
-    if _takes_members(source, kernel):
+    kinds = ("macro", "alias", "constant") if _ELSE.search(source.masked) else ()
+    defined = [one.name for one in source.definitions if one.kind in kinds]
+    if _takes_members(source, kernel) or len({*defined}) < len(defined):
+        # which of the alternatives of an #if a build takes, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):
@@ -386,7 +393,7 @@ def _extract_compiling(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined, around = 0, False, frozenset[str](), False
+    place, mixed, defined, around = 0, False, frozenset(asked.defined), False
     memo = Memo()
     while True:
         unit = extract(

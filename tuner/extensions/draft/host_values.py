@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, find_assignments
@@ -29,6 +28,7 @@ from tuner.source.launches import (
     functions_of,
 )
 from tuner.source.syntax import closing, number, text_of
+from tuner.source.traits import members_of, traits_of
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -36,6 +36,8 @@ _USUAL_PAIR = (32, 8)
 _THREADS = range(32, 1025, 32)
 INTEGERS = ("int32", "uint32", "int64", "uint64")
 _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
+# `pack::size`, `Pack<float>::size`
+_OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
 _MAX_HOPS = 8
 
 
@@ -135,7 +137,8 @@ class HostLaunch:
                 one = passed.pop() if len(passed) == 1 else None
                 guessed += [name] if one is None else []
                 known[name] = known[written] = str(one or usual[place])
-        block = tuple(known.get(text, text) for text in self.site.block)
+        named = IDENTIFIER.fullmatch
+        block = tuple(text if named(text) else known.get(text, text) for text in self.site.block)
         definitions = {**self.site.definitions, **known}
         site = replace(self.site, block=block, definitions=definitions)
         return replace(self, site=site, guessed=tuple(guessed), candidates=candidates)
@@ -215,16 +218,26 @@ class HostLaunch:
             # in the kernel it hides a constant of the host's that has its name
             stated = number(found.get(parameter.name, ""))
             found[parameter.name] = found[parameter.name] if stated is not None else text
-        traits = traits_of(self.source.masked, self.kernel, self.instance or ())
-        return {**found, **traits.numbers}
+        masked = self.source.masked
+        site, aliases = self.site, self.source.aliases
+        texts = (*site.grid, *site.block, site.shared, *site.definitions.values())
+        for owner in {match[1] for text in texts for match in _OWNER.finditer(text)}:
+            members = members_of(masked, aliases.get(owner, owner)).numbers
+            found |= {f"{owner}::{member}": text for member, text in members.items()}
+        return {**found, **traits_of(masked, self.kernel, self.instance or ()).numbers}
 
     @property
     def names(self) -> frozenset[str]:
         """All names that the launch configuration depends on."""
         site = self.site
         texts = (*site.grid, *site.block, site.shared, *site.template_arguments)
+        return names_behind(texts, self.definitions)
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """What constants of the file and variables of the host code stand for."""
         stated = {constant.name: constant.value for constant in self.source.constants}
-        return names_behind(texts, {**stated, **site.definitions})
+        return {**stated, **self.site.definitions}
 
     @property
     def problem_sizes(self) -> frozenset[str]:
@@ -290,6 +303,15 @@ class HostLaunch:
         """Follow host variables to what they stand for."""
         for _ in range(_MAX_HOPS):
             text = self.site.definitions.get(text, text)
+        return text
+
+    def expand(self, text: str) -> str:
+        """Write what variables and constants stand for in place of their names."""
+        known = self.definitions
+        for _ in range(_MAX_HOPS):
+            before, text = text, IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
+            if text == before or len(text) > 20_000:
+                break
         return text
 
     def value(self, text: str) -> str:
@@ -431,7 +453,9 @@ class Host:
             return self._number_of(text, level, depth + 1)
         source, node = parse_expression(text) or ("", None)
         if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
-            return self._compute(text, level, line, depth + 1)
+            stated = self._insert_numbers(text, level, line, depth + 1)
+            value = None if stated is None else _literal(stated)
+            return None if value is None else Number(value, line)
         # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
         test, *texts = (text_of(child, source) for child in node.named_children)
         holds = number(test)
@@ -442,8 +466,8 @@ class Host:
             # which branch is taken nobody knows: a stride may be 0 in the other one
             values = {None if one is None else one.value for one in known}
             return known[0] if len(values) == 1 else None
-        stated = [found for found in known if found is not None]
-        return stated[0] if len(stated) == 1 else None
+        named = [found for found in known if found is not None]
+        return named[0] if len(named) == 1 else None
 
     def holds(self, condition: str, level: int = 0) -> bool | None:
         """Tell whether a condition in one of the functions holds; None where nobody knows."""
@@ -473,11 +497,6 @@ class Host:
         if len(constants) == 1:
             return self.number(constants[0].value, level, constants[0].line, depth)
         return None
-
-    def _compute(self, text: str, level: int, line: int, depth: int) -> Number | None:
-        stated = self._insert_numbers(text, level, line, depth)
-        value = None if stated is None else _literal(stated)
-        return None if value is None else Number(value, line)
 
     def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
         # numbers in place of names; None where one is unknown

@@ -24,12 +24,17 @@ from tuner.extensions.draft.launches import Axes, LaunchDraft
 from tuner.extensions.draft.reading.reaches import Reach
 from tuner.extensions.draft.reading.uses import Use, uses_of
 from tuner.model.kernel import FLOAT_DTYPES
-from tuner.source.accesses import bare
+from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype
+from tuner.source.syntax import number
 from tuner.source.unsupported import ConstantMemory, constant_memory
 
 _NULL = ("nullptr", "NULL", "0")
+_COUNTS = re.compile(r"[*/%<]=?\s*\(?(?=([A-Za-z_]\w*))|([A-Za-z_]\w*)\s*(?=[*/%>])")
+# `row[i + 1]`, and no rounding up
+_INNER = re.compile(r"[\w)]\s*\+\s*[1-9]\d*\s*(?:$|\)(?!\s*[/%]))")
+_MOST_HOPS = 4
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 
 
@@ -82,11 +87,13 @@ def infer(
 ) -> Inference:
     """Find out what can be known of arguments and workloads; `tuned` is the template's launch."""
     arrays = Arrays(launch, axes, tuned, choices, hosts)
-    distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
-    for sizes in arrays.sizes:
-        distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     memory = constant_memory(launch.source, launch.kernel)
-    arguments = _Reading(launch, axes, hosts, arrays).arguments()
+    reading = _Reading(launch, axes, hosts, arrays)
+    axes, arguments = reading.without_loose_axes(reading.arguments(), tuned, choices)
+    distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
+    for known in arrays.sizes:
+        sizes = {axis: n for axis, n in known.items() if axis in axes.names.values()}
+        distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     # what indices are below is an axis of its own where nothing else says it
     used = {name for a in arguments for e in a.shape or () for name in IDENTIFIER.findall(e)}
     own = (*arrays.tables.values(), *arrays.lasts.values())
@@ -141,6 +148,38 @@ class _Reading:
             evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
             found.append(replace(argument, evidence=evidence))
         return tuple(found)
+
+    def without_loose_axes(
+        self,
+        arguments: tuple[DraftArgument, ...],
+        tuned: LaunchDraft,
+        choices: Sequence[TunableConstant],
+    ) -> tuple[Axes, tuple[DraftArgument, ...]]:
+        """Give numbers that size nothing, such as an offset or a mode, a value and no axis."""
+        texts = [*(tuned.grid or ("",)), *(tuned.block or ()), tuned.shared_memory or ""]
+        texts += [text for choice in choices for text in choice.constraints]
+        texts += [text for a in arguments for text in (*(a.shape or ()), a.fill)]
+        texts += [a.value or "" for a in arguments if a.parameter.name not in self.axes.names]
+        texts += [text for text, _ in self.axes.strides.values()]
+        used = {name for text in texts for name in IDENTIFIER.findall(text)}
+        # what is counted up to, or says how long a row is, is a size
+        source = self.launch.source
+        pairs = (_COUNTS.findall(source.masked, *s) for s in source.reachable([self.launch.kernel]))
+        counts = {name for found in pairs for pair in found for name in pair}
+        loose = {name for name, axis in self.axes.names.items() if axis not in used}
+        loose &= {a.parameter.name for a in arguments} - counts - self.launch.varying
+        open_ones = any(a.role is not None and a.shape is None for a in arguments)
+        if open_ones or tuned.grid is None or loose >= self.axes.names.keys():
+            return self.axes, arguments
+        names = {name: axis for name, axis in self.axes.names.items() if name not in loose}
+        found = [self.valued(a) if a.parameter.name in loose else a for a in arguments]
+        return replace(self.axes, names=names), tuple(found)
+
+    def valued(self, argument: DraftArgument) -> DraftArgument:
+        stated = self.value(argument.parameter)
+        if stated:
+            return replace(argument, value=stated[0], evidence=_sure(stated[1]))
+        return self.guess_argument(argument.parameter, argument.dtype, ())
 
     def summed_in_any_order(self, name: str, dtype: str | None) -> int:
         """Give the line where atomics add floats, whose sum rounds as they come; 0 for none."""
@@ -218,7 +257,7 @@ class _Reading:
     def role(self, parameter: KernelParameter) -> tuple[str, Evidence]:
         use = self.uses.get(parameter.name, Use())
         read, written = use.read, use.written
-        if parameter.const or not parameter.name:
+        if (parameter.const and written is None) or not parameter.name:
             return ("input" if parameter.name else "output"), Evidence(SURE, "const")
         if use.handed is not None and (read is None or written is None):
             by, line = use.handed
@@ -231,6 +270,8 @@ class _Reading:
         if read is None and scattered:
             note = f"written only where others point, line {scattered[0].line}"
             return "inout", Evidence(GUESSED, note)
+        if read is None and self.leaves_border(reaches):
+            return "inout", Evidence(GUESSED, f"written within a border alone, line {written}")
         if read is None or written is None:
             return use.role, Evidence(
                 SURE,
@@ -241,6 +282,31 @@ class _Reading:
             return "output", Evidence(LIKELY, f"{note}: its own results")
         looped = any(one.writes and one.loop_end for one in reaches)
         return use.role, Evidence(LIKELY if written < read or looped else SURE, note)
+
+    def leaves_border(self, reaches: Sequence[Reach]) -> bool:
+        """Tell whether all writes are of elements from some place on, not from the first."""
+        written = [reach for reach in reaches if reach.writes]
+        return bool(written) and all(one.exact and self.is_inner(one) for one in written)
+
+    def is_inner(self, reach: Reach) -> bool:
+        masked, fixed = self.launch.source.masked, {p.name for p in self.launch.kernel.parameters}
+        fixed |= {constant.name for constant in self.launch.source.constants}
+        known = find_assignments(masked, (self.launch.kernel.body,), reach.at)
+        index = reach.index
+        for _ in range(_MOST_HOPS):
+            index = IDENTIFIER.sub(lambda m: known[m[0]].text if m[0] in known else m[0], index)
+        names = {*IDENTIFIER.findall(reach.index), *IDENTIFIER.findall(index)}
+        names |= {n for name in names & {*known} for n in IDENTIFIER.findall(known[name].text)}
+        for bound in reach.bounds:
+            # `i >= 1` is `1 < i + 1`, where the index is what is above
+            least, first = IDENTIFIER.findall(bound.limit), number(bound.what)
+            is_above = len(least) == 1 and least[0] in names - fixed
+            if is_above and (
+                bound.what in fixed
+                or (first is not None and (first > 0 or not bound.limit.endswith(") + 1")))
+            ):
+                return True
+        return _INNER.search(index) is not None
 
 
 def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @options.setting("kernel")
 @options.setting("instantiate")
 @options.setting("include")
+@click.option("-D", "--define", metavar="NAME=VALUE", multiple=True, help="A macro of the build.")
 @click.option(
     "--problem",
     metavar="FILE",
@@ -42,6 +43,7 @@ def command(
     kernel: str | None,
     instantiate: tuple[str, ...],
     include: tuple[Path, ...],
+    define: tuple[str, ...],
     problem: Path | None,
     out: Path,
     force: bool,
@@ -74,7 +76,7 @@ def command(
         drafted = draft_python(kernel_file, out, names, force=force)
         click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
         return
-    asked = Asked(names, instantiate, include, problem)
+    asked = Asked(names, instantiate, include, problem, define)
     with NvrtcPool(1, cache=Cache()) as pool:
         if kernel_file.suffix in (".py", ".json"):
             drafted = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)

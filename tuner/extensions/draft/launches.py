@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from tuner.extensions.draft.choices import (
     Names,
     Proposals,
     TunableConstant,
+    warp_threads,
     why_fixed,
 )
 from tuner.extensions.draft.host_values import (
@@ -31,7 +32,10 @@ from tuner.source.kernels import dtype_of
 from tuner.source.launches import HostFunction, functions_of
 from tuner.source.syntax import fold, listed, number
 
-_TILE = re.compile(r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])")
+_TILE = re.compile(
+    r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
+    r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
+)
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
@@ -181,15 +185,98 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
 def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
+    stated = {name: choice.name for choice in choices for name in _names_of(choice, launch)}
     # `kit::threads` in a function that has `threads` of its own
     outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
-        values=axes.texts(launch) | {c.origin: c.name for c in choices if c.origin is not None},
+        values=axes.texts(launch) | stated,
         definitions={**constants, **own, **outer},
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),
     )
+
+
+def _names_of(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
+    # what the source calls a parameter: its constant, what the launch states, a member of the block
+    site = launch.site
+    parameters = [parameter.name for parameter in launch.kernel.template]
+    texts = [text for text in (choice.origin,) if text is not None]
+    if choice.origin in parameters[: len(site.template_arguments)]:
+        texts.append(site.template_arguments[parameters.index(choice.origin)])
+    if choice.axis is not None and choice.axis < len(site.block):
+        whole = [text for text in site.block if text != "1"]
+        texts.append(site.block[choice.axis])
+        for name, text in site.definitions.items():
+            pieces = listed(text, text.find("("))[0] if text.startswith(("(", "dim3")) else ()
+            if [piece for piece in pieces if piece != "1"] == whole:
+                yield f"{name}.{'xyz'[choice.axis]}"
+    chains = {name: {*_chain(name, site.definitions)} for name in site.definitions}
+    yield from (text for text in texts[:1] if text == choice.origin)
+    for text in texts:
+        if number(launch.value(text)) == choice.default:
+            own = {one for one in _chain(text, site.definitions) if number(one) is None}
+            yield from own
+            yield from (name for name, chain in chains.items() if own & chain)
+
+
+def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
+    # what a name stands for, one after another
+    for _ in range(_MAX_DEPTH):
+        yield text
+        if text not in definitions:
+            return
+        text = definitions[text]
+
+
+def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
+    """Leave out what a number of the launch comes from, or may come from, and does not follow."""
+    choices = proposals.choices
+    drafted = launch_draft(launch, axes, proposals.instance, choices)
+    unproved = {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
+    extents = [c.name for c in choices if c.axis is not None]
+    if reason := next((unproved[name] for name in extents if name in unproved), None):
+        # the extents of a block stand in one bound of the kernel
+        unproved = dict.fromkeys(extents, reason) | unproved
+    left = [
+        f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
+        "come from it, and nothing shows how"
+        for c in choices
+        if c.name in unproved
+    ]
+    choices = tuple(c for c in choices if c.name not in unproved)
+    return replace(proposals, choices=choices, left=(*proposals.left, *left))
+
+
+def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraft) -> str:
+    site, names, shared = launch.site, {*_names_of(choice, launch)}, drafted.shared_memory
+    for what, texts, expressions in (
+        ("the grid", site.grid, drafted.grid),
+        ("the block", site.block, drafted.block),
+        ("the shared memory", (site.shared,), (shared,) if shared else None),
+    ):
+        if not expressions or launch.is_guessed:
+            continue
+        told, size = " ".join(expressions), choice.default
+        behind = names_behind(texts, launch.definitions)
+        text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
+        comes_from = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
+        if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
+            # of a tile the grid may have the number
+            is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
+            comes_from |= bool(is_there) and not re.search(
+                "unroll|stage|depth|pipeline", choice.name
+            )
+        elif what == "the block":
+            comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
+        elif what == "the shared memory" and told.isdigit() and told != "0":
+            # as the number that it is there, or unseen behind a bare number of bytes
+            comes_from |= choice.axis is not None or (
+                choice.origin is not None and str(size) in re.findall(r"\d+", launch.expand(text))
+            )
+        if comes_from and choice.name not in IDENTIFIER.findall(told):
+            return what
+    return ""
 
 
 def _results(launch: HostLaunch) -> dict[str, Translation]:
@@ -235,9 +322,15 @@ def launch_draft(
         "shared_memory": launch.follow(site.shared),
     }
     hints = {} if launch.is_guessed else hints
-    shared = translate(site.shared, _with_literals(scope, choices, 0))
-    grid = _extents(site.grid, scope, choices, _tiles(launch, choices))
-    block = _extents(site.block, scope, choices)
+    # a bare number of blocks or bytes is itself, whatever the block has
+    stated = {text: launch.value(text) for text in (*site.grid, site.shared)}
+    bare = {text for text, value in stated.items() if value.isalnum() and number(value) is not None}
+    tiles = _warps(launch, choices) | _tiles(launch, choices)
+    own = _with_literals(scope, choices, 0)
+    own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
+    shared = translate(site.shared, own)
+    grid = _extents(site.grid, scope, choices, tiles, bare)
+    block = _extents(site.block, scope, choices, _warps(launch, choices))
     return LaunchDraft(name, grid, block, shared, hints)
 
 
@@ -245,8 +338,10 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     """Map what a block takes, by `blockIdx.x * A * B` in the kernel, to parameters."""
     origins = {c.origin: c for c in choices if c.origin is not None and type(c.default) is int}
     found: dict[int, str] = {}
+    constants = {c.name: c.value for c in launch.source.constants if c.name not in origins}
     for match in _TILE.finditer(launch.source.masked, *launch.kernel.body):
-        factors = re.findall(r"\w+", match[1])
+        text = match[1] or match[2]
+        factors = re.findall(r"\w+", IDENTIFIER.sub(lambda m: constants.get(m[0], m[0]), text))
         own = [origins[name] for name in factors if name in origins]
         plain = [factor for factor in factors if factor.isdigit()]
         if own and len(own) + len(plain) == len(factors):
@@ -254,6 +349,13 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
             text = " * ".join([*(c.name for c in own), *plain])
             found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
     return found
+
+
+def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
+    """Map the threads of a block that are stated as a number to the parameter for its warps."""
+    blocks = {number(launch.value(text)) for text in launch.site.block}
+    own = [choice for choice in choices if warp_threads(choice) in blocks]
+    return {warp_threads(choice): f"({choice.name} * 32)" for choice in own}
 
 
 def _defaults_of(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
@@ -269,17 +371,22 @@ def _extents(
     scope: Scope,
     choices: Sequence[TunableConstant],
     tiles: Mapping[int, str] = MappingProxyType({}),
+    bare: Collection[str] = (),
 ) -> tuple[str, ...] | None:
     defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
-    own = [_with_literals(scope, choices, axis) for axis in range(len(texts[:3]))]
-    translated = [
-        translate(text, replace(one, literals={**tiles, **one.literals}, defaults=defaults))
-        for text, one in zip(texts, own, strict=False)
-    ]
-    known = tuple(text for text in translated if text is not None)
-    while len(known) > 1 and known[-1] == "1":
-        known = known[:-1]
-    return known if translated and None not in translated else None
+    plain = replace(scope, literals={}, defaults=defaults)
+    found: list[str] = []
+    for axis, text in enumerate(texts):
+        own = {} if text in bare else {**tiles, **_with_literals(scope, choices, axis).literals}
+        # `3 * 32` is 96 as a whole
+        whole = translate(text, plain) or ""
+        stated = whole if whole.isdigit() and int(whole) in own else text
+        if (extent := translate(stated, replace(plain, literals=own))) is None:
+            return None
+        found.append(extent)
+    while len(found) > 1 and found[-1] == "1":
+        found.pop()
+    return tuple(found) or None
 
 
 def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) -> Scope:

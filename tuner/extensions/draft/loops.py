@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
+from tuner.extensions.draft.reading.reaches import Reach, reaches_of, split_at
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, find_vector_edits
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import Access, accesses_of, bare, bounds_at, find_assignments
+from tuner.source.accesses import bare, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
 from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of
@@ -56,7 +57,7 @@ class _Loops:
     launch: HostLaunch
     scope: Scope
     body: Node
-    accesses: tuple[Access, ...]
+    accesses: tuple[Reach, ...]
     blocks: frozenset[str]
     has_width: bool
     has_unroll: bool
@@ -78,7 +79,10 @@ class _Loops:
         named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
         width = named or _WIDE.search(own) is not None
         scope = scope_of(launch, axes, ())
-        found = accesses_of(launch.source, kernel)
+        found = tuple(
+            one if one.exact else replace(one, reads=True, writes=True)
+            for one in reaches_of(launch.source, kernel, launch.types())
+        )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
         reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
         return replace(reader, sites=(*reader.loops(), *reader.guards()))
@@ -202,18 +206,14 @@ class _Loops:
     def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
         outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
-        arrays = {a.array for a in self.accesses} | {*self.pointers()}
+        pointers = re.compile(r"\*\s*(?:__restrict__\s*)?(\w+)\s*=")
+        arrays = {*pointers.findall(self.launch.source.masked, *self.launch.kernel.body)}
+        arrays |= {a.array for a in self.accesses}
         for name, index in re.findall(r"([A-Za-z_]\w*)\s*\[([^\]]*)\]", text):
             own = re.search(rf"(?<!__shared__ )\b{name}\s*\[[^\]]*\]\s*[;=]", outside)
             if name not in arrays and own and site.variable not in index:
                 return True
         return False
-
-    def pointers(self) -> Iterator[str]:
-        masked = self.launch.source.masked[slice(*self.launch.kernel.body)]
-        yield from (
-            match[1] for match in re.finditer(r"\*\s*(?:__restrict__\s*)?(\w+)\s*=", masked)
-        )
 
     def vector(self, names: Names) -> Iterator[TunableConstant]:
         if self.has_width or not self.sites or not all(map(self.is_free, self.sites)):
@@ -271,7 +271,7 @@ class _Loops:
     def packs(self, site: VectorSite) -> Iterator[Pack]:
         inside = [a for a in self.accesses if site.body[0] <= a.at < site.body[1]]
         nodes = {n.start_byte: n for n in walk(self.body) if n.type == "identifier"}
-        groups: dict[tuple[str, str], list[tuple[Access, Node]]] = {}
+        groups: dict[tuple[str, str], list[tuple[Reach, Node]]] = {}
         for access in inside:
             node = nodes.get(access.at)
             around = node.parent if node is not None else None
@@ -285,7 +285,7 @@ class _Loops:
                 continue
             first, element = found[0]
             certain = [not _is_conditional(node, site.body) for _, node in found]
-            multiples = self.alignment_terms(first.index or "", site)
+            multiples = self.alignment_terms(first.index, site)
             if not (all(certain) if written else certain[0]) or multiples is None:
                 continue
             pointer = next(p for p in self.launch.kernel.parameters if p.name == array)
@@ -422,22 +422,12 @@ def _is_conditional(node: Node, body: Span) -> bool:
 
 def factors_of(text: str) -> list[str]:
     """Split a product, without casts and parentheses."""
-    return [plain(piece) for piece in _split(plain(text), "*")]
+    return [plain(piece) for piece in split_at(plain(text), "*")]
 
 
 def terms_of(text: str) -> list[str]:
     """Split a sum, without casts and parentheses, all the way down."""
-    pieces = [plain(piece) for piece in _split(plain(text), "+")]
+    pieces = [plain(piece) for piece in split_at(plain(text), "+")]
     if len(pieces) == 1:
         return pieces
     return [term for piece in pieces for term in terms_of(piece)]
-
-
-def _split(text: str, sign: str) -> list[str]:
-    pieces, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == sign and depth == 0:
-            pieces.append(text[start:at].strip())
-            start = at + 1
-    return [*pieces, text[start:].strip()]

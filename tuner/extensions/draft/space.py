@@ -174,6 +174,8 @@ def _axes(axes: Axes) -> str:
 def _argument(argument: DraftArgument) -> str:
     name, dtype = argument.parameter.name or BLANK, argument.dtype or BLANK
     missing = [] if argument.dtype else [f"the dtype (`{argument.parameter.declaration}`)"]
+    if missing and argument.role:
+        missing[0] += "; of a struct the bytes: uint8, its last extent sizeof, filled by inputs()"
     missing += [] if argument.parameter.name else ["its name"]
     if argument.role is not None:
         missing += [f"the shape of {name} over the axes"] if argument.shape is None else []

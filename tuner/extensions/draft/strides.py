@@ -137,13 +137,8 @@ class _Strides:
         return inner
 
     def is_outside(self, other: str, name: str, comes_first: bool) -> bool:
-        dimensions = []
-        for stride in (other, name):
-            match = _ASKED.search(self.texts.get(stride, ""))
-            dimensions.append(
-                int(match[1] or match[2]) if match and (match[1] or match[2]) else None
-            )
-        first, second = dimensions
+        asked = (_ASKED.search(self.texts.get(stride, "")) for stride in (other, name))
+        first, second = (int(n) if m and (n := m[1] or m[2]) else None for m in asked)
         if first is None or second is None or first == second or (first < 0) != (second < 0):
             return comes_first
         # ggml counts dimensions from the innermost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tuner.model.errors import ExpressionError
@@ -118,6 +119,10 @@ class _ExpressionTranslator:
                 return literals.get(value, str(value))
             case "identifier" | "qualified_identifier":
                 name = text.rsplit("::", 1)[-1]
+                if name != text and text in self.scope.definitions:
+                    with suppress(_UntranslatableError):
+                        text = self.scope.definitions[text]
+                        return _write_expression(text, self.scope, self.depth + 1)
                 if name in self.scope.values:
                     return _whole(self.scope.values[name])
                 if name != text and (outer := self.scope.definitions.get(f"::{name}")) is not None:

@@ -163,15 +163,17 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[bytes], byt
 
 
 def test_what_is_damaged_is_named(content: dict[str, Any], write: Callable[[Any], Path]) -> None:
-    wrong, incomplete, timeless, empty, short = (deepcopy(content) for _ in range(5))
+    wrong, incomplete, timeless, empty, short, nan = (deepcopy(content) for _ in range(6))
     wrong["workloads"]["T=1"]["programs"]["a"]["status"] = "quick"
     del incomplete["device"]["l2_bytes"]
     timeless["workloads"]["T=1"]["programs"]["a"]["ticks"][1] = 0
     empty["workloads"]["T=1"]["finals"]["rounds"] = []
     short["workloads"]["T=1"]["finals"]["rounds"][1].pop()
+    nan["device"]["streaming_gbps"] = float("nan")
     for damaged, place in (
         (wrong, "at workloads.T=1.programs.a.status"),
         (incomplete, "at device.l2_bytes"),
+        (nan, "at device.streaming_gbps"),
         (timeless, "at workloads.T=1.programs.a.ticks.1"),
         (empty, "at workloads.T=1.finals.rounds"),
         (short, "at workloads.T=1.finals: Value error, there is not a time for each of its 2"),

@@ -451,3 +451,24 @@ def test_memory_that_ends_once_costs_a_second_try(
     assert bench.checked(bench.double).passed
     assert bench.verifier.alternate().changes
     assert not failures
+
+
+FIXED = """
+import numpy as np
+fixed = True
+def inputs(xp, rng, axes, fill): return {"x": np.ones((axes["T"], 4))}
+def reference(xp, inputs, axes): return {"y": np.zeros((axes["T"], 4))}
+"""
+
+
+def test_an_answer_to_fixed_inputs_is_compared_on_these_alone_and_may_be_zero(
+    make_spec: MakeSpec,
+) -> None:
+    bench = Bench(make_spec(*ARGUMENTS, reference=FIXED))
+
+    def clear() -> None:
+        bench.stored("y")[...] = 0
+
+    assert bench.checked(clear).passed
+    assert bench.verifier.alternate().offsets == ()
+    assert not bench.checked(bench.double, seed=2).passed

@@ -89,7 +89,7 @@ REFUSED = [
     ('int b; extern int a __attribute__((alias("b\\n.incbin \\"/etc/hostname\\"")));',
      *("", "a name in `alias`")),
     ('#pragma GCC pch_preprocess "made.gch"', "", "pragma GCC pch_preprocess"),
-    ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "", "pragma GCC pch_preprocess"),
+    ('_Pragma("GCC pch_preprocess \\"made.gch\\"")', "", "`_Pragma` of GCC pch_preprocess"),
     ('asm(".incbin \\"/etc/hostname\\"");', "", "inline PTX `.incbin"),
     ('int a asm("b");', "", "inline PTX"),
     ("char16_t q = u'\"'; asm(\".incbin 1\"); char16_t r = u'\"';", "", "inline PTX `.incbin 1`"),
@@ -252,6 +252,11 @@ def test_each_declared_name_is_watched(declaration: str, names: str) -> None:
     for name in names.split():
         assert f"static auto& {name} " in text
     assert text.count(".enter(") == len(names.split())
+
+
+def test_a_type_of_cuda_that_is_declared_ahead_stays_what_it_is() -> None:
+    text = to_host('# 1 "kernel.cu"\nstruct __nv_bfloat16;\nstruct __half; class Own;\n')
+    assert text == '# 1 "kernel.cu"\n;\n; class Own;\n'
 
 
 def test_a_pointer_to_an_array_stays_a_plain_static() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from shutil import copy
 
@@ -153,20 +154,20 @@ def test_what_cannot_change_is_left_alone_and_a_parameter_is_asked_for(text: str
 
 def test_constants_of_other_kernels_are_left_alone() -> None:
     text = (
-        "constexpr int kTile = 8;\nconstexpr int kOther = 4;\n"
+        "constexpr int kTile = 8;\nconstexpr int kOtherTile = 4;\n"
         "__device__ int helper() { return kTile; }\n"
         "__global__ void a(int* x) { constexpr int kUnroll = 2; x[kUnroll] = helper(); }\n"
-        "__global__ void b(int* x) { constexpr int kUnroll2 = 2; x[kUnroll2] = kOther; }\n"
+        "__global__ void b(int* x) { constexpr int kUnroll2 = 2; x[kUnroll2] = kOtherTile; }\n"
     )
     assert snippet(text, "a").parameters == ("tile", "unroll")
-    assert snippet(text, "b").parameters == ("other", "unroll2")
+    assert snippet(text, "b").parameters == ("other_tile", "unroll2")
 
 
 def test_names_that_mean_something_else_are_avoided() -> None:
     made = snippet(
         "#define MIN 4\n#define TILE_N 8\n#define MAX_THREADS 256\nconstexpr int kTileN = 8;\n"
         "__global__ void k(float* x, int tile_n, int lambda)\n"
-        "{ x[MIN + TILE_N + MAX_THREADS + kTileN] = 1; }\n"
+        "{ int at = threadIdx.x / MIN + TILE_N + MAX_THREADS + kTileN; x[at] = 1; }\n"
     )
     assert made.parameters == ("min_value", "tile_n_2", "max_threads_value", "tile_n_3")
     assert data(made)["axes"] == ["tile_n", "lambda_size"]
@@ -546,3 +547,27 @@ def test_a_flag_that_goes_with_other_shared_memory_is_left_out() -> None:
     )
     assert "use_smem" not in made.parameters
     assert "launches with its other value ask for other shared memory" in made.space_yaml
+
+
+PROBLEM = """
+#define MARK_LEFT 2
+#define SPECIES 19
+#define HALO 1
+#define CREW 64
+#define EACH 4
+template <int AXES> __global__ void settle(float* y, const float* x, int n, int marks) {
+  const int first = (blockIdx.x * CREW + threadIdx.x) * EACH;
+  for (int i = first; i < first + EACH && i < n; ++i) {
+    y[i] = AXES == 3 && (marks & MARK_LEFT) ? x[i + HALO] : 0;
+    for (int s = 0; s < SPECIES; ++s) y[i] += x[s * n + i];
+  }
+}
+void f(float* y, float* x, int n) { settle<2><<<n / (CREW * EACH), CREW>>>(y, x, n, 0); }
+"""
+
+
+def test_numbers_of_the_problem_are_no_parameters_and_said_so() -> None:
+    made = snippet(PROBLEM)
+    assert made.parameters[:2] == ("crew", "each")
+    for name in ("MARK_LEFT = 2", "SPECIES = 19", "HALO = 1", "AXES = 2"):
+        assert re.search(rf"# {name} \(line \d+\) is left out: ", made.space_yaml)

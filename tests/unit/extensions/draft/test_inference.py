@@ -46,25 +46,17 @@ def test_all_but_sizes_that_no_host_code_gives_is_found_with_its_origin(path: Pa
         ("int main() { k<<<1, 32>>>(y, x, 2.f, 1 << 20); }", "[{n: 1048576}]"),
         ("int main() { int n = 1e6; k<<<1, 32>>>(y, x, 2.f, n); }", "[{n: 1000000}]"),
         ("#define COUNT 3 * 7\nint main() { k<<<1, 32>>>(y, x, 2.f, COUNT); }", "[{n: 21}]"),
-        (
-            "int main(int c, char** v) { int n = c > 1 ? atoi(v[1]) : 4096;"
-            " k<<<1, 32>>>(y, x, 2.f, n); }",
-            "[{n: 4096}]",
-        ),
-        (
-            "void run(float* y, int rows, int cols) { int n = rows * cols;"
-            " k<<<1, 32>>>(y, y, 2.f, n); }\n"
-            "int main() { run(p, 4, 8); run(p, 2, 16); run(p, 4, 4); }",
-            "[{n: 32}, {n: 16}]",
-        ),
+        ("int main(int c, char** v) { int n = c > 1 ? atoi(v[1]) : 4096;"
+         " k<<<1, 32>>>(y, x, 2.f, n); }", "[{n: 4096}]"),
+        ("void run(float* y, int rows, int cols) { int n = rows * cols;"
+         " k<<<1, 32>>>(y, y, 2.f, n); }\n"
+         "int main() { run(p, 4, 8); run(p, 2, 16); run(p, 4, 4); }", "[{n: 32}, {n: 16}]"),
         ("int main(int c, char** v) { k<<<1, 32>>>(y, x, 2.f, atoi(v[1])); }", "[{n: FILL_IN}]"),
-        (
-            "int main() { for (int n = 8; n < 99; n *= 2) k<<<1, 32>>>(y, x, 2.f, n); }",
-            "[{n: FILL_IN}]",
-        ),
+        ("int main() { for (int n = 8; n < 99; n *= 2) k<<<1, 32>>>(y, x, 2.f, n); }",
+         "[{n: FILL_IN}]"),
         ("void run(float* y, int n) { k<<<1, 32>>>(y, y, 2.f, n); }", "[{n: FILL_IN}]"),
     ],
-)
+)  # fmt: skip
 def test_workloads_are_the_sizes_that_host_code_states(host: str, workloads: str) -> None:
     assert f"  tuned: {workloads}  #" in snippet(scaled(host)).space_yaml
 
@@ -270,15 +262,12 @@ def test_the_tolerance_follows_from_the_dtype(dtype: str, tolerance: str) -> Non
     ("host", "told"),
     [
         ("long s = t.dim() == 3 ? t.stride(0) : 0; k<<<rows, 64>>>(y, y, n, s);", "n"),
-        (
-            "if (t.defined()) k<<<rows, 64>>>(y, y, n, 0);"
-            " else k<<<rows, 64>>>(y, y, n, t.stride(0));",
-            "stride",
-        ),
+        ("if (t.defined()) k<<<rows, 64>>>(y, y, n, 0);"
+         " else k<<<rows, 64>>>(y, y, n, t.stride(0));", "stride"),
         ("long s = 0; if (t.defined()) s = t.stride(0); k<<<rows, 64>>>(y, y, n, s);", "n"),
         ("k<<<rows, 64>>>(y, y, n, 0);", "0"),
     ],
-)
+)  # fmt: skip
 def test_a_stride_of_one_branch_is_no_number(host: str, told: str) -> None:
     row = argument(
         "__global__ void k(float* y, const float* x, int n, long stride) { int i = threadIdx.x;"
@@ -370,16 +359,14 @@ def test_a_role_says_what_it_is_from(kernel: str, role: str) -> None:
     ("body", "role"),
     [
         ("y[i] = 1; y[i] /= 2;", "output"),
-        (
-            "for (int k = 0; k < n; ++k) { for (int j = 0; j < k; ++j) s += y[j]; y[k] = s; }",
-            "output",
-        ),
+        ("for (int k = 0; k < n; ++k) { for (int j = 0; j < k; ++j) s += y[j]; y[k] = s; }",
+         "output"),
         ("y[i] = y[i] + 1;", "inout"),
         ("s = y[i]; y[i] = s;", "inout"),
         ("for (int k = 0; k < n; ++k) { s += y[k + 1]; y[k] = s; }", "inout"),
         ("y[i] = 1; s = y[i + 1];", "inout"),
     ],
-)
+)  # fmt: skip
 def test_what_reads_only_its_own_results_is_an_output(body: str, role: str) -> None:
     text = f"__global__ void k(float* y, int n) {{ float s = 0; int i = threadIdx.x; {body} }}\n"
     row = argument(f"{text}void f(float* p, int n) {{ k<<<1, 64>>>(p, n); }}", "y")
@@ -503,3 +490,36 @@ def test_an_index_that_takes_another_apart_runs_over_its_part(
     row = argument(TAKEN_APART, name)
     assert f"shape: {shape}" in row
     assert f"# {certainty}:" in row
+
+
+@pytest.mark.parametrize(
+    ("kernel", "role"),
+    [
+        ("if (i >= 1 && i < n - 1) y[i] = x[i - 1] + x[i + 1];", "inout"),
+        ("if (i > 0 && i < n) y[i] = x[i - 1];", "inout"),
+        ("if (i < 2 || i >= n) return; y[i] = x[i - 2];", "inout"),
+        ("int at = i + 1; if (at < n) y[at] = x[i];", "inout"),
+        ("if (i < n) y[i + 1] = x[i];", "inout"),
+        ("if (i >= 0 && i < n) y[i] = x[i];", "output"),
+        ("if (i > 0) y[i] = x[i]; else y[i] = 0;", "output"),
+        ("if (i < n) { y[2 * i] = x[i]; y[2 * i + 1] = a; }", "output"),
+        ("if (i < (n + 31) / 32) y[i] = x[i];", "output"),
+    ],
+)
+def test_what_is_written_within_a_border_alone_keeps_what_it_had(kernel: str, role: str) -> None:
+    row = argument(scaled("void f() { k<<<1, 32>>>(y, x, 2.f, 8); }", kernel), "y")
+    assert f"role: {role}" in row
+    assert ("guessed" in row) or role == "output"
+
+
+def test_a_number_that_sizes_nothing_has_a_value_and_is_no_axis() -> None:
+    text = (
+        "__global__ void k(float* y, const float* x, int n, int lead, int how)\n"
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x;"
+        " if (i < n) y[i] = how ? x[i] + lead : -x[i]; }\n"
+        "void f(int n, int how) { k<<<(n + 31) / 32, 32>>>(y, x, n, 0, how); }\n"
+    )
+    made = snippet(text).space_yaml
+    assert "axes: [n]\n" in made
+    assert "{name: lead, dtype: int32, value: 0}  # sure: line" in made
+    assert "{name: how, dtype: int32, value: 1}  # guessed: " in made

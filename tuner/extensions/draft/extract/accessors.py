@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.extract.items import SourceItem
@@ -178,7 +178,8 @@ def _host(item: SourceItem) -> SourceItem:
             kept[variable[1]] = text
         else:
             item = _replace_span(item, (match.start(), end), text)
-    for start, end in reversed([*_launch_arguments(item.code)]) if kept else ():
+    for opens in reversed([*re.finditer(r">>>\s*(?=\()", item.code)]) if kept else ():
+        start, end = opens.end(), closing(item.code, opens.end()) or opens.end()
         names = re.compile(rf"(?<![\w.])(?:{'|'.join(kept)})(?![\w.])")
         for match in reversed([*names.finditer(item.code, start, end)]):
             item = _replace_span(item, match.span(), kept[match[0]])
@@ -193,11 +194,6 @@ def _rewrite_argument(code: str, match: re.Match[str]) -> tuple[int, str] | None
     handed, end = listed(code, code.index("(", after))
     tensor = fold(match["of"]) if match["of"] else next(iter(handed), "")
     return (end, accessor.pass_tensor(tensor)) if accessor and end and tensor else None
-
-
-def _launch_arguments(code: str) -> Iterator[Span]:
-    for match in re.finditer(r">>>\s*(?=\()", code):
-        yield match.end(), closing(code, match.end()) or match.end()
 
 
 def _replace_span(item: SourceItem, span: Span, new: str) -> SourceItem:

@@ -20,7 +20,7 @@ from tuner.extensions.draft.extract.instances import (
 )
 from tuner.extensions.draft.extract.items import SourceItem, items_of
 from tuner.extensions.draft.extract.macros import macros_of, written_out
-from tuner.extensions.draft.extract.reading import Include, Reading, read_all
+from tuner.extensions.draft.extract.reading import BUILD, Include, Reading, read_all
 from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.structs import Opened, arguments_of, open_struct, unpack_vectors
 from tuner.extensions.draft.extract.unit import (
@@ -288,6 +288,7 @@ def _list_items(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]
         if include.path is not None
     }
     done = set[Path]()
+    yield from items_of(reading, BUILD)
     for file in sorted(files, key=lambda file: file.resolve() in included):
         if file.resolve() not in done:
             done.add(file.resolve())

@@ -121,7 +121,8 @@ def _remedy(name: str, row: str, unread: Sequence[tuple[Path, int, Include]]) ->
             f"it may be of a framework's header, which is left out: {_places(frameworks)}; put a "
             f"definition of {name} into a header of your own, or write what it stands for"
         )
-    return f"include the header that defines {name}, or define it in the source"
+    build = f", or give `-D {name}=VALUE` as the build does" if name.isupper() else ""
+    return f"include the header that defines {name}, or define it in the source{build}"
 
 
 def _places(unread: Sequence[tuple[Path, int, Include]]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cache
+from itertools import accumulate
+from operator import eq
 from pathlib import Path, PurePosixPath
 
 from tuner.model.errors import KernelError
@@ -36,14 +38,9 @@ def in_project(name: str, includer: Path) -> Path | None:
     if not found:
         return None
     own = includer.resolve().parts
-    shared = {path: _count_common(own, path.parts) for path in found}
+    shared = {path: sum(accumulate(map(eq, own, path.parts), min)) for path in found}
     nearest = [path for path in found if shared[path] == max(shared.values())]
     return nearest[0] if len(nearest) == 1 or _are_same(nearest) else None
-
-
-def _count_common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _are_same(paths: list[Path]) -> bool:

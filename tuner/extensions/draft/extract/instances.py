@@ -11,12 +11,6 @@ from operator import eq
 
 from tuner.extensions.draft.extract.deduction import Calls, TemplateCall, arguments_of
 from tuner.extensions.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
-from tuner.extensions.draft.extract.lambdas import (
-    GenericLambda,
-    generic_lambdas,
-    passed_constants,
-    with_values,
-)
 from tuner.extensions.draft.extract.names import Macro, dispatched_types, expand_macro
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.translate import Scope, translate
@@ -34,6 +28,12 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import dtype_of, element_dtype, read_template
+from tuner.source.lambdas import (
+    GenericLambda,
+    generic_lambdas,
+    passed_constants,
+    with_values,
+)
 from tuner.source.syntax import fold, listed, number
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
@@ -80,7 +80,6 @@ class Instance:
 
     @property
     def name(self) -> str:
-
         return _write_name(self.kernel, self.arguments)
 
 
@@ -284,10 +283,8 @@ class HostCode:
     def _is_known(self, name: str) -> bool:
         is_cudas = name.startswith(("cub::", "cuda::", "cooperative_groups::"))
         is_type = element_dtype(name, self.source.aliases) is not None
-        return is_cudas or is_type or name in self.macros or self._defines(name)
-
-    def _defines(self, name: str) -> bool:
-        return not self.defined.isdisjoint(name.split("::"))
+        defined = not self.defined.isdisjoint(name.split("::"))
+        return is_cudas or is_type or name in self.macros or defined
 
     def _type(self, text: str) -> str:
         aliases = self.source.aliases

@@ -182,6 +182,10 @@ class Reading:
         return [one.path for one in includes if one.is_searched and one.path is not None]
 
 
+# where the macros of a build stand, as if they were a file
+BUILD = Path("the build")
+
+
 @dataclass(slots=True)
 class _Group:
     # one #if to #endif: is its present branch read, did one hold for certain, is any left open
@@ -200,7 +204,7 @@ def read_all(
     """Read a source and its headers; raise `KernelError` for what cannot be read or has no end.
 
     `siblings` are further files of the project; those that cannot be read are left out. `defined`
-    are macros that a build defines.
+    are macros that a build defines, `NAME` or `NAME=VALUE`.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -209,7 +213,10 @@ def read_all(
             )
     require_cuda(path, source_text(path))
     reading = Reading(folders)
-    reading.macros.update(dict.fromkeys(defined, "1"))
+    pairs = [(name, value or "1") for name, _, value in (one.partition("=") for one in defined)]
+    reading.macros.update(pairs)
+    stated = "".join(f"#define {name} {value}\n" for name, value in sorted(pairs))
+    reading.files[BUILD.resolve()] = SourceCode(BUILD, stated, mask(stated), {})
     # a header may go by what its includer has before it
     including = [path]
     for sibling in siblings:

@@ -107,13 +107,9 @@ def unpack_vectors(kernel: SourceItem) -> tuple[SourceItem, tuple[Opened, ...]]:
         value = f"({values})" if one.struct == "dim3" else f" = {{{values}}}"
         built += f"\n{WRITTEN}  {one.struct} {one.parameter}{value};"
     brace = kernel.code.index("{", span[1]) + 1
-    # the same in the text, which has comments, and in the code, which has blanks for them
-    text, code = kernel.text, kernel.code
-    for (first, last), new in reversed([*sorted(edits), ((brace, brace), built)]):
-        code = code[:first] + new + code[last:]
-        text = text[: kernel.lead + first] + new + text[kernel.lead + last :]
-    head = code[: code.index("{", span[0])]
-    return replace(kernel, text=text, code=code, head=head), tuple(found)
+    kernel = kernel.with_edits([*sorted(edits), ((brace, brace), built)])
+    head = kernel.code[: kernel.code.index("{", span[0])]
+    return replace(kernel, head=head), tuple(found)
 
 
 def open_struct(

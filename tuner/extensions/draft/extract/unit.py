@@ -149,6 +149,10 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
         return re.search(rf"\b{scope}\s*::\s*{wanted}", code) is not None
 
     chosen = [item for item in _stand_ins() if is_used(item)]
+    # two that both are seen from within a namespace are ambiguous
+    scoped = [item for item in chosen if inside & {*"::".join(item.namespace).split("::")[-1:]}]
+    nearer = {name for item in scoped for name in item.names}
+    chosen = [item for item in chosen if item.namespace or nearer.isdisjoint(item.names)]
     uses = {(name, item.namespace) for item in chosen for name in item.uses()}
     return [
         one
@@ -271,15 +275,15 @@ def _without_host_members(item: SourceItem, marks: frozenset[str]) -> SourceItem
     start, end = code.find("{", len(item.head)), code.rfind("}")
     if start < 0:
         return None
-    for chunk in reversed(list(chunks(code, start + 1, end))):
+    item, gone = replace(item, text=text, code=code), []
+    for chunk in chunks(code, start + 1, end):
         piece = code[chunk.start : chunk.end]
         if chunk.what != "code" or not says_host(piece):
             continue
         if not is_function(piece[: piece.find("{")]) or is_marked(piece, marks):
             return None
-        text = text[: item.lead + chunk.start] + text[item.lead + chunk.end :]
-        code = code[: chunk.start] + code[chunk.end :]
-    return replace(item, text=text, code=code)
+        gone.append(((chunk.start, chunk.end), ""))
+    return item.with_edits(gone)
 
 
 def _operators(
@@ -313,7 +317,6 @@ class Text:
             self.places.append(place)
 
     def extend(self, lines: Iterable[str]) -> None:
-
         for line in lines:
             self.add(line)
 
@@ -458,7 +461,6 @@ def _cub(masked: str) -> list[str]:
 
 
 def _standard_library(masked: str) -> tuple[list[str], list[str]]:
-
     names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
     plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
     homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}

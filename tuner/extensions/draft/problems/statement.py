@@ -335,14 +335,7 @@ Sizes = Mapping[str, int]
 Extents = Callable[[Sizes], tuple[int, ...] | None]
 
 # How an axis is changed: doubled and tripled where it has to be divisible, and by little.
-_CHANGES: tuple[Callable[[int], int], ...] = (
-    lambda n: 2 * n,
-    lambda n: 3 * n,
-    lambda n: n + 1,
-    lambda n: n + 2,
-    lambda n: n + 3,
-    lambda n: n + 5,
-)
+_CHANGES = ((2, 0), (3, 0), (1, 1), (1, 2), (1, 3), (1, 5))
 _MOST_STEP = 16
 _MOST_SHIFT = 64
 # Sizes at the edges: none divides another, or divides a block; then those that some kernels need.
@@ -382,13 +375,9 @@ def _samples(axes: Sequence[str], base: Sizes, extents: Extents) -> Iterator[Sam
     first = extents(base)
     assert first is not None
     yield base, first
-    for axis, change in product(axes, _CHANGES):
-        sizes = {**base, axis: change(base[axis])}
-        found = extents(sizes)
-        if found is not None and len(found) == len(first):
-            yield sizes, found
-    for one, other in pairwise(axes):
-        sizes = {**base, one: 2 * base[one], other: 3 * base[other]}
+    changed = [{axis: by * base[axis] + more} for axis, (by, more) in product(axes, _CHANGES)]
+    changed += [{one: 2 * base[one], other: 3 * base[other]} for one, other in pairwise(axes)]
+    for sizes in ({**base, **change} for change in changed):
         found = extents(sizes)
         if found is not None and len(found) == len(first):
             yield sizes, found

@@ -151,10 +151,12 @@ class _Arguments:
 
     def _scalars(self) -> tuple[ScalarArgument, ...]:
         defaults = defaults_of(self.host)
+        nodes = (node for statement in self.host.body for node in ast.walk(statement))
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
         found: list[ScalarArgument] = []
         for one in all_arguments(self.host):
             # `out=None` is a scalar here: the launcher looks at it before it makes the array.
-            if self._is_argument(one.arg) or one.arg == "ctx" or not self._is_used(one.arg):
+            if self._is_argument(one.arg) or one.arg == "ctx" or one.arg not in used:
                 continue
             default = defaults.get(one.arg)
             if default is not None:
@@ -164,10 +166,6 @@ class _Arguments:
             note = "" if one.annotation is None else ast.unparse(one.annotation)
             found.append(self._guess(one, note, [known.text for known in found]))
         return tuple(found)
-
-    def _is_used(self, name: str) -> bool:
-        nodes = (node for statement in self.host.body for node in ast.walk(statement))
-        return any(isinstance(node, ast.Name) and node.id == name for node in nodes)
 
     def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:
         text = f"nothing says it, line {one.lineno}"

@@ -144,7 +144,10 @@ def _one(setting: str, name: str, values: Sequence[object], line: int) -> Tunabl
     known = [*dict.fromkeys(simple)]
     usual = _CHOICES.get(setting, ())
     if setting == "block_sizes":
-        usual = tuple(n for v in known if isinstance(v, int) for n in _powers(v))
+        around = (
+            (v, n) for v in known if isinstance(v, int) for n in (v // 4, v // 2, v, v * 2, v * 4)
+        )
+        usual = tuple(n for v, n in around if n >= min(_LEAST_BLOCK, v) and n & (n - 1) == 0)
     if not usual and len(known) == 1:
         return None
     listed = dict.fromkeys([*usual, *known])
@@ -152,11 +155,6 @@ def _one(setting: str, name: str, values: Sequence[object], line: int) -> Tunabl
     ordered = sorted(listed, key=int) if numbers else [*listed]
     note = f"around what helion.Config says, line {line}"
     return Tunable(name, tuple(ordered), known[0], GUESSED, note)
-
-
-def _powers(value: int) -> Iterator[int]:
-    around = (value // 4, value // 2, value, value * 2, value * 4)
-    yield from (n for n in around if n >= min(_LEAST_BLOCK, value) and n & (n - 1) == 0)
 
 
 def _others(

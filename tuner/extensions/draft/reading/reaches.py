@@ -86,7 +86,7 @@ def reaches_of(
     functions: dict[str, list[Node]] = {}
     for node in walk(parse_tree(source.masked)):
         if node.type == "function_definition" and part(node, "body"):
-            functions.setdefault(_name(part(node, "declarator", "declarator")), []).append(node)
+            functions.setdefault(name_of(part(node, "declarator", "declarator")), []).append(node)
     reader = _ReachReader(source.masked, kernel.body, types, functions)
     arrays = [p for p in kernel.parameters if p.pointers == 1 and p.name]
     names = [(one.name, one.c_type) for one in own] + [(p.name, p.c_type) for p in arrays]
@@ -108,7 +108,7 @@ class _ReachPlace:
         if self.unit is None:
             return replace(self, wanders=True)
         if self.unit.startswith("/"):
-            by = " + ".join(f"{term} {self.unit}" for term in _terms(by))
+            by = " + ".join(f"{term} {self.unit}" for term in split_at(by, "+"))
         elif self.unit != "1" and by != "0":
             by = f"({by}) * {self.unit}"
         return replace(self, offset=_sum(self.offset, by))
@@ -259,7 +259,7 @@ class _ReachReader:
         ):
             declared = part(parent, "declarator")
             kinds = ("pointer_declarator", "identifier")
-            return _name(declared) if declared is not None and declared.type in kinds else ""
+            return name_of(declared) if declared is not None and declared.type in kinds else ""
         if parent is not None and parent.type == "assignment_expression":
             left = part(parent, "left")
             plain = left is not None and left.type == "identifier" and left != node
@@ -275,7 +275,7 @@ class _ReachReader:
         elif parent.type == "field_expression" or self.is_dereference(parent):
             yield self.reach(parent, place)
         elif parent.type == "argument_list" and parent.parent is not None:
-            called = _name(part(parent.parent, "function"))
+            called = name_of(part(parent.parent, "function"))
             if _ELEMENT_CALLS.fullmatch(called):
                 reach = self.reach(parent, place)
                 reads, writes = not called.startswith("__st"), not called.startswith("__ld")
@@ -315,6 +315,8 @@ class _ReachReader:
             element, around = around, around.parent
         if around is None or around.type == "update_expression":
             return True, True
+        if around.type == "argument_list":
+            return True, self.text(part(around.parent, "function")).endswith("swap")
         left = around.type == "assignment_expression" and part(around, "left") == element
         return (not left or self.text(part(around, "operator")) != "="), left
 
@@ -324,7 +326,7 @@ class _ReachReader:
         for function in self.functions.get(called, ()) if self.depth < _MAX_DEPTH else ():
             parameters, body = part(function, "declarator", "parameters"), part(function, "body")
             declared = [
-                _name(part(one, "declarator"))
+                name_of(part(one, "declarator"))
                 for one in (parameters.named_children if parameters is not None else ())
             ]
             at = passed.index(node)
@@ -396,7 +398,8 @@ def unwrap_name(text: str) -> str:
     return match[1] if match else text
 
 
-def _name(node: Node | None) -> str:
+def name_of(node: Node | None) -> str:
+    """Give the last name of a callee or a declarator, without what is around it."""
     while node is not None and node.type not in ("identifier", "field_identifier"):
         plain = ("identifier", "field_identifier", "pointer_declarator", "array_declarator")
         named = part(node, "name") or part(node, "field") or part(node, "declarator")
@@ -404,11 +407,12 @@ def _name(node: Node | None) -> str:
     return node.text.decode() if node is not None and node.text is not None else ""
 
 
-def _terms(text: str) -> list[str]:
+def split_at(text: str, sign: str) -> list[str]:
+    """Split a text at a sign outside of brackets."""
     pieces, depth, start = [], 0, 0
     for at, character in enumerate(text):
-        depth += (character in "([") - (character in ")]")
-        if character == "+" and depth == 0:
+        depth += (character in "([{") - (character in ")]}")
+        if character == sign and depth == 0:
             pieces.append(text[start:at].strip())
             start = at + 1
     return [*pieces, text[start:].strip()]

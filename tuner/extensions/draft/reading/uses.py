@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tuner.extensions.draft.reading.reaches import name_of
 from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span
 from tuner.source.syntax import Node, ancestors, closing, fold, parse_tree, part, text_of, walk
 
@@ -21,6 +22,7 @@ _NAMED_LOAD = re.compile(r"load|^ld|_ld|read|fetch|gather", re.IGNORECASE)
 _METHOD = re.compile(r"(?:\.|->)\s*(\w+)\s*$")
 _NAMED_STORE = re.compile(r"store|^st_|_st_|write|scatter", re.IGNORECASE)
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\s*(?:volatile|__volatile__)?\s*\(")
+_WRITABLE = re.compile(r"\bconst_cast\b|\(\s*(?!const\b)[\w:]+\s*\*+\s*\)")
 _ASM_STORE = re.compile(r"\bst\.|\.global\.shared")
 _ASM_LOAD = re.compile(r"\bld\.|\bcp\.async")
 _PLAIN_LOAD = re.compile(r"\bld\.")
@@ -95,7 +97,7 @@ class _Follower:
         self.root, self.functions = parse_tree(masked), {}
         for node in walk(self.root):
             if node.type == "function_definition" and part(node, "body"):
-                name = self.name(part(node, "declarator", "declarator"))
+                name = name_of(part(node, "declarator", "declarator"))
                 self.functions.setdefault(name, []).append(node)
 
     def use(self, array: str) -> Use:
@@ -180,7 +182,7 @@ class _Follower:
         elif parent.type == "pointer_expression" and not self.is_dereference(parent):
             self.pointer(parent, array, handles, depth)
         elif parent.type == "call_expression":  # a method of the element
-            self.note(array, node, by=self.callee_name(parent))
+            self.note(array, node, by=name_of(part(parent, "function")))
         elif parent.type == "argument_list":
             self.follow_argument(node, parent, _Handle(array, is_pointer=False), handles, depth)
         elif reference := self.bound_reference(node, parent):
@@ -206,7 +208,7 @@ class _Follower:
         self, declared: Node | None, handle: _Handle, handles: dict[str, _Handle], node: Node
     ) -> None:
         kinds = ("identifier", "pointer_declarator", "reference_declarator")
-        name = self.name(declared) if declared is not None and declared.type in kinds else ""
+        name = name_of(declared) if declared is not None and declared.type in kinds else ""
         if name:
             handles.setdefault(name, handle)
         else:
@@ -228,7 +230,7 @@ class _Follower:
             else:
                 self.note_constructor(node, handle)
             return
-        name = self.callee_name(call)
+        name = name_of(part(call, "function"))
         if _CASTS.fullmatch(name):
             if handle.is_pointer:
                 self.pointer(call, handle.array, handles, depth)
@@ -279,6 +281,9 @@ class _Follower:
         text = text_of(declared, self.source.masked)
         by_reference = declarator is not None and declarator.type == "reference_declarator"
         constant = re.search(r"\bconst\b(?!\s*(?:__restrict__\s*)?\w*$)", text) is not None
+        inside = text_of(body, self.source.masked)
+        if constant and handle.is_pointer:
+            constant = not _ASM.search(inside) and not _WRITABLE.search(inside)
         if constant or not (handle.is_pointer or by_reference):
             self.note(handle.array, node, reads=True)
             return
@@ -290,7 +295,7 @@ class _Follower:
             return
         self.visited.add(key)
         span = (body.start_byte, body.end_byte)
-        self.follow(span, {self.name(declarator): handle}, depth + 1)
+        self.follow(span, {name_of(declarator): handle}, depth + 1)
 
     def in_asm(self, text: str, array: str, at: int) -> None:
         changes = _ASM_CHANGE.search(text) is not None
@@ -306,21 +311,6 @@ class _Follower:
         return node.type == "pointer_expression" and text_of(
             node, self.source.masked
         ).lstrip().startswith("*")
-
-    def callee_name(self, call: Node) -> str:
-        return self.name(part(call, "function"))
-
-    def name(self, node: Node | None) -> str:
-        """The last name of a callee or a declarator, without namespaces and template arguments."""
-        while node is not None:
-            if node.type in ("identifier", "field_identifier"):
-                return text_of(node, self.source.masked)
-            inner = part(node, "name") or part(node, "field") or part(node, "declarator")
-            if inner is None:
-                plain = ("identifier", "field_identifier", "pointer_declarator")
-                inner = next((one for one in node.named_children if one.type in plain), None)
-            node = inner
-        return ""
 
     def note(
         self, array: str, node: Node, *, reads: bool = False, writes: bool = False, by: str = ""

@@ -108,6 +108,19 @@ def test_a_definition_of_the_projects_own_comes_before_ours(tmp_path: Path) -> N
     assert unit.count("scalar_cast(") == 1
 
 
+def test_a_name_has_one_stand_in_within_the_namespace_that_has_its_own(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    kernel = (
+        "template <typename T> __global__ void k(T* x) { *x = scalar_cast<T>(1.f); }\n"
+        "void run(float* x) { k<float><<<1, 1>>>(x); }\n"
+    )
+    kernel = f"namespace at {{ namespace native {{ namespace {{\n{kernel}}}}}}}\n"
+    unit = extracted(tmp_path, f"#include <ATen/ATen.h>\n{kernel}")
+    assert unit.unit.count("To scalar_cast(") == 1
+    assert errors_of(unit, pool) == []
+
+
 def test_an_alias_in_a_struct_that_is_opened_is_what_it_stands_for(tmp_path: Path) -> None:
     unit = extracted(tmp_path, source_of("overlapped"))
     declared = [one.declaration for one in unit.source.kernel("double_kernel").parameters]

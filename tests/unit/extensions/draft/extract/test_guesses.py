@@ -27,11 +27,9 @@ PLAIN = "(T* y, const T* x, int n) "
     ("source", "name"),
     [
         # by what the parameters are for
-        (
-            "template <typename scalar_t, typename packed_t, typename acc_t, typename index_t,"
-            " bool kGelu>\n__global__ void k(scalar_t* x) {}\n",
-            "k<__nv_bfloat16, __nv_bfloat162, float, int, false>",
-        ),
+        ("template <typename scalar_t, typename packed_t, typename acc_t, typename index_t,"
+         " bool kGelu>\n__global__ void k(scalar_t* x) {}\n",
+         "k<__nv_bfloat16, __nv_bfloat162, float, int, false>"),
         # 16 bytes of what the arrays hold
         ("template <typename T, int VEC_SIZE>\n__global__ void k(T* x) {}\n",
          "k<__nv_bfloat16, 8>"),
@@ -41,32 +39,20 @@ PLAIN = "(T* y, const T* x, int n) "
         ("template <typename T, typename S>\n__global__ void k(T* x, S by) {}\n",
          "k<__nv_bfloat16, float>"),
         # a value of an enumeration, a functor, a function, a class template of the source
-        (
-            "enum class Mode { kFast, kExact };\n"
-            "template <Mode MODE>\n__global__ void k(float* x) {}\n",
-            "k<Mode::kFast>",
-        ),
-        (
-            "struct Off { float by; };\n"
-            "struct Twice { __device__ float operator()(float x) const { return 2 * x; } };\n"
-            "template <typename Op>\n__global__ void k(float* x, Op op) { x[0] = op(x[0]); }\n",
-            "k<Twice>",
-        ),
-        (
-            "__device__ float halved(float x) { return x / 2; }\n"
-            "__device__ float sum(float x, float y) { return x + y; }\n"
-            "template <float (*f)(float, float)>\n"
-            "__global__ void k(float* x) { x[0] = f(x[0], x[1]); }\n",
-            "k<sum>",
-        ),
-        (
-            "template <typename T, typename U> struct Both { };\n"
-            "template <typename T> struct Silu {"
-            " static __device__ T of(T x) { return x; } };\n"
-            "template <template <typename> class Act, typename T>\n"
-            "__global__ void k(T* x) { x[0] = Act<T>::of(x[0]); }\n",
-            "k<Silu, __nv_bfloat16>",
-        ),
+        ("enum class Mode { kFast, kExact };\n"
+         "template <Mode MODE>\n__global__ void k(float* x) {}\n", "k<Mode::kFast>"),
+        ("struct Off { float by; };\n"
+         "struct Twice { __device__ float operator()(float x) const { return 2 * x; } };\n"
+         "template <typename Op>\n__global__ void k(float* x, Op op) { x[0] = op(x[0]); }\n",
+         "k<Twice>"),
+        ("__device__ float halved(float x) { return x / 2; }\n"
+         "__device__ float sum(float x, float y) { return x + y; }\n"
+         "template <float (*f)(float, float)>\n"
+         "__global__ void k(float* x) { x[0] = f(x[0], x[1]); }\n", "k<sum>"),
+        ("template <typename T, typename U> struct Both { };\n"
+         "template <typename T> struct Silu {" " static __device__ T of(T x) { return x; } };\n"
+         "template <template <typename> class Act, typename T>\n"
+         "__global__ void k(T* x) { x[0] = Act<T>::of(x[0]); }\n", "k<Silu, __nv_bfloat16>"),
     ],
 )  # fmt: skip
 def test_what_no_launch_says_is_what_an_expert_would_take(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tuner.extensions.draft.extract.extraction import Extraction, extract
-from tuner.extensions.draft.extract.lambdas import with_values
 from tuner.model.errors import KernelError
+from tuner.source.lambdas import with_values
 
 DATA = Path(__file__).parent / "data/frameworks"
 

@@ -349,11 +349,9 @@ def test_two_kernels_are_listed_and_one_may_be_chosen(folder: Path) -> None:
     ("text", "told"),
     [
         ("x = 1\n", "own.py: holds neither a kernel of Triton (@triton.jit) or Helion"),
-        (
-            "def launch(config, tensors, axes): ...\n",
-            "own.py:3: defines `launch`, and nothing in it says arguments, sizes and choices to "
-            "draft\n  write search_spaces/own.yaml for it; docs/callables.md has one to copy",
-        ),
+        ("def launch(config, tensors, axes): ...\n",
+         "own.py:3: defines `launch`, and nothing in it says arguments, sizes and choices to "
+         "draft\n  write search_spaces/own.yaml for it; docs/callables.md has one to copy"),
         ("def f(:\n", "own.py:3: is not Python"),
         (KERNEL, "own.py:5: nothing launches scale here"),
         (KERNEL + "scale[(1,)](torch.ones(4), 4, BLOCK=4)\n", ":8: scale is launched outside of"),
@@ -363,17 +361,11 @@ def test_two_kernels_are_listed_and_one_may_be_chosen(folder: Path) -> None:
          "own.py:3: the configs of scale cannot be read without running `from_file('c.json')`"),
         ("@triton.autotune(configs=[64, 128], key=[])" + KERNEL + LAUNCH.format(""),
          "own.py:3: the configs of scale are no list of triton.Config: `[64, 128]`"),
-        (
-            "@wrapped\n@triton.autotune(configs=[triton.Config({'BLOCK': 64})], key=[])"
-            + KERNEL
-            + LAUNCH.format(""),
-            "own.py:3: what `@wrapped` makes of scale is not known",
-        ),
-        (
-            KERNEL + "def f(x: torch.Tensor):\n    n = 128\n    "
-            "scale[(64, 64)](x, n, BLOCK=64, num_warps=64)\n",
-            "own.py:10: the grid's 64 may be BLOCK or num_warps",
-        ),
+        ("@wrapped\n@triton.autotune(configs=[triton.Config({'BLOCK': 64})], key=[])" + KERNEL
+         + LAUNCH.format(""), "own.py:3: what `@wrapped` makes of scale is not known"),
+        (KERNEL + "def f(x: torch.Tensor):\n    n = 128\n    "
+         "scale[(64, 64)](x, n, BLOCK=64, num_warps=64)\n",
+         "own.py:10: the grid's 64 may be BLOCK or num_warps"),
         ("import helion\n@helion.kernel()\ndef f(x: torch.Tensor):\n    return x\n",
          "own.py:4: f names no config of its own"),
     ],

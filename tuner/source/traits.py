@@ -10,7 +10,10 @@ from tuner.source.facts import KernelFunction, Span
 from tuner.source.syntax import closing, fold, split_list
 
 _TYPE = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;]+);")
-_NUMBER = re.compile(r"\bstatic\s+constexpr\s+(?:const\s+)?[\w:]+\s+(\w+)\s*=\s*([^;]+);")
+_NUMBER = re.compile(
+    r"\bstatic\s+(?:constexpr\s+(?:const\s+)?|const\s+)(?:unsigned\s+)?[\w:]+\s+(\w+)\s*=\s*([^;]+);"
+)
+_TEMPLATE = re.compile(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +34,36 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
     numbers: dict[str, str] = {}
     places: dict[str, Span] = {}
     for parameter, text in zip(kernel.template, instance, strict=False):
-        match = re.fullmatch(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", text.strip(), re.DOTALL)
-        found = _class(masked, match[1]) if match is not None and parameter.is_type else None
-        if match is None or found is None:
-            continue
-        names, body, start = found
-        passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
-        known = dict(zip(names, passed, strict=False))
-        for name, stated in _TYPE.findall(body):
-            known[name] = types[f"{parameter.name}::{name}"] = _substitute(stated, known)
-        for member in _NUMBER.finditer(body):
-            name, stated = member.groups()
-            if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
-                places[name] = (start + member.start(2), start + member.end(2))
-            known[name] = numbers[name] = _substitute(stated, known)
+        if parameter.is_type:
+            own = members_of(masked, text)
+            types |= {f"{parameter.name}::{name}": of for name, of in own.types.items()}
+            numbers |= own.numbers
+            places |= own.places
     if types:
-        own = _TYPE.findall(masked, *kernel.body)
-        types |= {name: types[of.strip()] for name, of in own if of.strip() in types}
+        known = _TYPE.findall(masked, *kernel.body)
+        types |= {name: types[of.strip()] for name, of in known if of.strip() in types}
+    return Traits(types, numbers, places)
+
+
+def members_of(masked: str, c_type: str) -> Traits:
+    """Read one instance of a class template, such as `Pack<float>`."""
+    match = _TEMPLATE.fullmatch(c_type.strip())
+    found = _class(masked, match[1]) if match is not None else None
+    if match is None or found is None:
+        return Traits()
+    names, body, start = found
+    passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
+    known = dict(zip(names, passed, strict=False))
+    types: dict[str, str] = {}
+    numbers: dict[str, str] = {}
+    places: dict[str, Span] = {}
+    for name, stated in _TYPE.findall(body):
+        known[name] = types[name] = _substitute(stated, known)
+    for member in _NUMBER.finditer(body):
+        name, stated = member.groups()
+        if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
+            places[name] = (start + member.start(2), start + member.end(2))
+        known[name] = numbers[name] = _substitute(stated, known)
     return Traits(types, numbers, places)
 
 

@@ -1,0 +1,161 @@
+"""The launch of a draft follows what it comes from; what may not follow is no parameter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tuner.compiler.pool import NvrtcPool
+from tuner.extensions.draft.drafting import Asked, Draft, draft, draft_source
+from tuner.source import parse_source, read_source
+from tuner.space.yaml import parse
+
+SCALE = """
+__global__ void scale(float* y, const float* x, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = 3 * x[i];
+}
+"""
+WALK = """
+__global__ void walk(float* y, const float* x, int n) {
+  extern __shared__ float part[];
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+    y[i] = x[i] + 1;
+}
+"""
+TALL = WALK.replace("gridDim.x *", "gridDim.x * blockDim.y *")
+LUMP = "template <class T> struct Lump { static constexpr int count = 8 / sizeof(T); };\n"
+WARPS = """
+template <int Warps> __global__ void halves(float* y, const float* x, int n) {
+  __shared__ float part[Warps];
+  part[threadIdx.x / 32] = x[blockIdx.x * n + threadIdx.x];
+  __syncthreads();
+  for (int w = 0; w < Warps; ++w) y[blockIdx.x] += part[w];
+}
+"""
+PEEL = """
+#define PEEL 16
+#define LAYERS 4
+__global__ void peel(float* y, const float* x, int w, int h) {
+  const int c = blockIdx.x * PEEL + threadIdx.x, r = blockIdx.y * PEEL + threadIdx.y;
+  for (int k = 0; k < PEEL; k += LAYERS) y[(r + k) * w + c] = x[(r + k) * w + c];
+}
+__global__ void other(float* y, const float* x, int w, int h) { y[0] = x[0]; }
+"""
+
+
+def drafted(text: str, host: str, kernel: str | None = None) -> Draft:
+    code = f"{text}void f(float* y, float* x, int n, int w, int h) {{ {host} }}\n"
+    return draft(parse_source(code, Path("k.cu")), kernel)
+
+
+def launch_of(made: Draft) -> dict[str, object]:
+    return parse(made.space_yaml, made.space_path).data["launch"][0]
+
+
+TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec)"], "block": ["block_size"]}
+TEAM = "dim3 team(64, 2); int bytes = team.y > 1 ? team.y * sizeof(float) : 0;"
+TEAMS = SCALE.replace("if (i", "__shared__ float s[TEAMS]; s[0] = 0; if (i")
+TILES = "template <int TILE>" + WALK.replace("blockDim.x +", "TILE +")
+RANK = SCALE.replace("blockIdx.x * blockDim.x + threadIdx.x", "cg::this_grid().thread_rank()")
+SIZES = """struct Sizes {
+  static constexpr unsigned long all[] = {sizeof(float), 8};
+  static constexpr const char *name = title<T>();
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "launch"),
+    [
+        (f"{LUMP}using lump = Lump<float>;\n{WALK}",
+         "walk<<<n / (128 * lump::count), 128>>>(y, x, n);", TWICE),
+        (LUMP + WALK, "walk<<<n / (128 * Lump<float>::count), 128>>>(y, x, n);", TWICE),
+        (TALL, f"{TEAM} walk<<<64, team, bytes>>>(y, x, n);",
+         {"block": ["block_x", "block_y"], "shared_memory": "block_y * 4 if block_y > 1 else 0"}),
+        (WALK, "walk<<<64, 256, 256 * 4>>>(y, x, n);", {"shared_memory": "block_size * 4"}),
+        (f"#define TEAMS 4\n#define CREW (TEAMS * 32)\n{TEAMS}",
+         "scale<<<(n + CREW - 1) / CREW, CREW>>>(y, x, n);", {"block": ["teams * 32"]}),
+        (WALK, "const int blocks = 256; walk<<<blocks, 256>>>(y, x, n);",
+         {"grid": ["ceil_div(256, vec)"], "block": ["block_size"]}),
+        (RANK, "scale<<<(n + 127) / 128, 128>>>(y, x, n);", {"block": ["block_size"]}),
+        ("enum { kCrew = 192 };\n" + SCALE.replace("blockDim.x", "kCrew"),
+         "scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n);", {"block": ["crew"]}),
+        (f"int crew = 192;\n{WALK}", "walk<<<64, crew>>>(y, x, n);", {"block": ["block_size"]}),
+        (TILES, "walk<512><<<n / 512, 64, 512 * sizeof(float)>>>(y, x, n);",
+         {"grid": ["n // tile"], "block": ["block_size"], "shared_memory": "tile * 4"}),
+        (WARPS, "halves<4><<<n, 128>>>(y, x, n);", {"block": ["warps * 32"]}),
+        (WARPS, "halves<4><<<n, 4 * 32>>>(y, x, n);", {"block": ["warps * 32"]}),
+        (SIZES + SCALE, "scale<<<n / 64, 64>>>(y, x, n);", {"block": ["block_size"]}),
+    ],
+)  # fmt: skip
+def test_a_launch_follows_what_its_numbers_come_from(
+    text: str, host: str, launch: dict[str, object]
+) -> None:
+    found = launch_of(drafted(text, host))
+    assert {key: found[key] for key in launch} == launch
+
+
+def test_a_block_is_no_parameter_where_a_bare_number_of_bytes_may_come_from_it() -> None:
+    made = drafted(WALK, "walk<<<64, 256, 1024>>>(y, x, n);")
+    assert "block_size" not in made.parameters
+    said = "block_size = 256 is left out: the shared memory of the launch may come from it"
+    assert said in made.space_yaml
+
+
+def test_sizes_in_the_kernel_that_are_the_blocks_follow_it() -> None:
+    own = "__shared__ float s[96]; using Sum = cub::BlockReduce<float, 96>; const int i"
+    made = drafted(SCALE.replace("const int i", own), "scale<<<n / 96, 96>>>(y, x, n);")
+    for text in ("s[@{ block_size }@]", "<float, @{ block_size }@>", "__launch_bounds__(@{ block"):
+        assert text in made.template
+
+
+def test_a_number_of_rows_is_no_parameter_where_the_grid_has_it_as_a_number() -> None:
+    text = (
+        "template <int ROWS> __global__ void rows(float* y, const float* x, int n) {\n"
+        "  const int first = ROWS * (int)blockIdx.x;\n"
+        "  for (int r = 0; r < ROWS; ++r) y[first + r] = x[first + r];\n}\n"
+    )
+    made = drafted(text, "rows<8><<<n / 8, 32>>>(y, x, n);")
+    assert launch_of(made)["grid"] == ["n // 8"]
+    assert "ROWS = 8 is left out: the grid of the launch may come from it" in made.space_yaml
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "void (*which)(float*, const float*, int, int) = &peel;",
+        "void (*which)(float*, const float*, int, int); which = peel;",
+        "auto which = h > w ? &other : &peel;",
+    ],
+)
+def test_a_launch_through_a_pointer_is_one_of_each_kernel_that_it_points_to(host: str) -> None:
+    config = "dim3 grid(w / PEEL, h / PEEL), block(PEEL, LAYERS);"
+    made = drafted(PEEL, f"{host} {config} which<<<grid, block>>>(y, x, w, h);", "peel")
+    assert launch_of(made)["grid"] == ["w // peel", "h // peel"]
+    assert launch_of(made)["block"] == ["peel", "layers"]
+
+
+def test_launches_are_seen_with_blanks_in_their_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(SCALE + "void f(float* y, int n) { scale << <n / 64, 64 >> > (y, y, n); }")
+    assert launch_of(draft(read_source(path)))["block"] == ["block_size"]
+    path.write_text(SCALE + "typedef P<P<P<int> > > deep; bool f(int a) { return a << 2 < 3; }")
+    assert read_source(path).text == path.read_text()
+
+
+def test_alternatives_of_an_if_are_those_of_the_build(
+    tmp_path: Path, compiler: NvrtcPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("k.cu")
+    head = "#ifdef BUILD_CREW\n#define CREW BUILD_CREW\n#else\n#define CREW 96\n#endif\n"
+    host = "void f(float* y, float* x, int n) { scale<<<(n + CREW - 1) / CREW, CREW>>>(y, x, n); }"
+    path.write_text(head + SCALE.replace("blockDim.x", "CREW") + host)
+    for defined, default in ((), "96"), (("BUILD_CREW=64",), "64"):
+        asked = Asked(defined=defined)
+        made = draft_source(path, Path(), asked, compiler=lambda: compiler, force=True)
+        assert made.space is not None
+        assert re.search(rf"default: {{(build_)?crew: {default}", made.space.read_text())

@@ -1,0 +1,1 @@
+"""Modules that take another tuner's place where one line of a script is changed."""
