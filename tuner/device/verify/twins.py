@@ -19,8 +19,8 @@ from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 TOUCHED, TOUCHED_MORE = 1, 8
 # So many drawn changes have to show before one is thought to show wherever it is.
 SHOWN = 3
-# What is drawn: a timed call on a CPU meets one that no call before it met.
-CHANGES = 128
+# What is drawn: a timed call on a CPU meets one that no call before it met, one on a GPU the first.
+CHANGES, CHANGES_ON_GPU = 128, 1
 MOST_PATCHED, MOST_BYTES = 1 << 16, 1 << 17
 
 
@@ -73,12 +73,16 @@ class Twins:
             count *= TOUCHED_MORE
         if not best:
             return None
-        (first, twin), size = best[0], len(best[0][0].offsets)
+        (first, twin), *_ = best
+        size = len(first.offsets)
         if size > MOST_PATCHED:
             return twin, UNCHANGED
-        others = max(1, min(CHANGES, MOST_BYTES // size) - len(best))
-        more = self._draw(before, mine, others, self.touched[before.workload], *draws)
-        return twin, Patch((first, *(change for change, _ in best[1:]), *more))
+        most = min(CHANGES if self.xp is np else CHANGES_ON_GPU, MOST_BYTES // size)
+        drawn = [change for change, _ in best[:most]]
+        if len(drawn) < most:
+            count = self.touched[before.workload]
+            drawn += self._draw(before, mine, most - len(drawn), count, *draws)
+        return twin, Patch(tuple(drawn))
 
     def changed(self, before: Prepared, change: Change) -> Prepared:
         """Give the inputs with a change; what it does not touch is shared."""

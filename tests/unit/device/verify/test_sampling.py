@@ -36,4 +36,4 @@ def test_the_first_result_is_as_likely_to_be_kept_as_the_last() -> None:
             calls.keep(0, turn)
         kept.update(result for _, result in calls.kept)
     assert kept.total() == 3000 * JUDGED
-    assert all(450 < kept[turn] < 750 for turn in range(10)), kept
+    assert all(1000 < kept[turn] < 1400 for turn in range(10)), kept
