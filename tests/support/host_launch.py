@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.extensions.cpu.child import ByteRange, Kernel, LaunchRecord
+from tuner.extensions.cpu.child import ByteRange, KernelEntry, LaunchRecord
 from tuner.extensions.cpu.host_source import entry_name
 
 GUARD_BYTES = 256
@@ -111,7 +111,7 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         len(guards),
     )
     library = ctypes.CDLL(wanted["library"])
-    kernel = Kernel.in_dll(library, entry_name(wanted["entry"]))
+    kernel = KernelEntry.in_dll(library, entry_name(wanted["entry"]))
     given = ctypes.byref(record), ctypes.byref(kernel)
     codes = [library.cuda_on_host_run(*given) for _ in range(wanted["times"])]
     buffers = [list(view) for view in views]

@@ -137,7 +137,7 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class InputChange:
     """A few bytes of the inputs that are others: where they lie, and what was and is there."""
 
     offsets: tuple[int, ...] = ()
@@ -153,16 +153,16 @@ class Patch:
     that doesn't read all of its input doesn't notice.
     """
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[InputChange, ...] = ()
 
-    def of(self, number: int) -> Change:
+    def of(self, number: int) -> InputChange:
         """Return what a variant has that number 0 has not."""
-        return self.changes[number - 1] if number else Change()
+        return self.changes[number - 1] if number else InputChange()
 
     @property
-    def first(self) -> Change:
+    def first(self) -> InputChange:
         """What a variant has that may come often; of no change, where there is none."""
-        return self.changes[0] if self.changes else Change()
+        return self.changes[0] if self.changes else InputChange()
 
     @property
     def offsets(self) -> tuple[int, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tuner.device.layout import UNCHANGED, Change, Patch
+from tuner.device.layout import UNCHANGED, InputChange, Patch
 from tuner.device.verify.sampling import JUDGED, SampledCalls
 
-PATCH = Patch(tuple(Change((place,), b"a", b"b") for place in range(50)))
+PATCH = Patch(tuple(InputChange((place,), b"a", b"b") for place in range(50)))
 
 
 def test_a_call_meets_what_none_before_it_met_but_for_what_is_kept() -> None:
