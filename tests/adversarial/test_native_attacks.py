@@ -15,7 +15,7 @@ from operators import SCALE
 
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import Program
-from tuner.device.layout import Change, Patch, lay_out
+from tuner.device.layout import InputChange, Patch, lay_out
 from tuner.device.verify.shared_memory import SharedMemory
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
@@ -94,7 +94,7 @@ def test_no_process_that_runs_kernels_has_what_the_judge_chooses(build: Build) -
     marks = [secrets.token_bytes(16) for _ in range(2)]
     layout = lay_out(SCALE.spec, T_1000.values, by_pages=True)
     start = layout.slot("x").offset
-    patch = Patch((Change((*range(start, start + 16),), *marks),))
+    patch = Patch((InputChange((*range(start, start + 16),), *marks),))
     memory, worker = SharedMemory(), HostWorker(5.0)
     worker.attach(memory.open("key", layout))
     memory.data[...] = np.frombuffer(secrets.token_bytes(layout.total_bytes), np.uint8)

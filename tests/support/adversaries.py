@@ -63,7 +63,7 @@ class Adversary(Kernel):
     """One kernel, what finds it, and what the reason must say (a regular expression).
 
     `on_cuda` is the reason there if it is another. `passes_on` is a workload on which nothing is
-    wrong with it. `key` is when a phase machine works.
+    wrong with it. `key` is when a phase machine works, `text_of` the kernel whose text it has.
     """
 
     name: str
@@ -77,9 +77,12 @@ class Adversary(Kernel):
     passes_on: Workload | None = None
     sanitizers: tuple[str, ...] = ()
     key: str = ""
+    text_of: str = ""
 
     @property
     def source(self) -> str:
+        if self.text_of:
+            return self.operator.kernel(self.text_of).read_text("utf-8")
         if not self.key:
             return Kernel.source.__get__(self)
         return self.operator.kernel("phase machine").read_text("utf-8").replace("KEY", self.key)
@@ -166,11 +169,12 @@ STATE = (
         "after timing.* expected",
         DRAWN_SCALE,
         launches=ONE_BLOCK,
+        text_of="caches its result by a sample of its input",
     ),
     Adversary(
         "learns where its inputs vary",
         "after timing",
-        "after timing.* expected",
+        "after timing.*( expected|differs between timed calls)",
         launches=ONE_BLOCK,
     ),
     Adversary(

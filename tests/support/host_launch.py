@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.extensions.cpu.child import ByteRange, Kernel, LaunchRecord
+from tuner.extensions.cpu.child import ByteRange, KernelEntry, LaunchRecord
+from tuner.extensions.cpu.host_source import entry_name
 
 GUARD_BYTES = 256
 PATTERN = 0x5A
@@ -111,9 +111,7 @@ def _run(wanted: dict[str, Any]) -> dict[str, Any]:
         len(guards),
     )
     library = ctypes.CDLL(wanted["library"])
-    content = Path(wanted["library"]).read_bytes()
-    (name,) = set(re.findall(rb"\0(tune_[0-9a-f]{16}_%d)\0" % wanted["entry"], content))
-    kernel = Kernel.in_dll(library, name.decode())
+    kernel = KernelEntry.in_dll(library, entry_name(wanted["entry"]))
     given = ctypes.byref(record), ctypes.byref(kernel)
     codes = [library.cuda_on_host_run(*given) for _ in range(wanted["times"])]
     buffers = [list(view) for view in views]

@@ -23,6 +23,8 @@ class Operator:
     workload: Workload
     launches: tuple[Launch, ...]
     reference: str = ""
+    # Whose folder its kernels lie in, where it is not its own.
+    kernels: str = ""
 
     @property
     def plain(self) -> str:
@@ -30,7 +32,9 @@ class Operator:
         return self.kernel("plain").read_text("utf-8")
 
     def kernel(self, name: str) -> Path:
-        return KERNELS / self.name / f"{name.replace(',', '').replace(' ', '_')}.cu"
+        return (
+            KERNELS / (self.kernels or self.name) / f"{name.replace(',', '').replace(' ', '_')}.cu"
+        )
 
     @property
     def spec(self) -> KernelSpec:
@@ -105,6 +109,7 @@ DRAWN_SCALE = Operator(
     EXACT,
     Workload.of({"T": 1000}),
     (launch(4, 128),),
+    kernels="scale",
 )
 LOOSE_SCALE = Operator(
     "loose_scale",

@@ -137,7 +137,7 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class InputChange:
     """A few bytes of the inputs that are others: where they lie, and what was and is there."""
 
     offsets: tuple[int, ...] = ()
@@ -174,12 +174,12 @@ class Patch:
     elements that it has of each `varied` input, in this order.
     """
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[InputChange, ...] = ()
     varied: tuple[Varied, ...] = ()
 
-    def of(self, number: int) -> Change:
+    def of(self, number: int) -> InputChange:
         """Return what a variant has that number 0 has not."""
-        return self.changes[number - 1] if number else Change()
+        return self.changes[number - 1] if number else InputChange()
 
 
 UNCHANGED = Patch()

@@ -202,6 +202,8 @@ class ChildRunner(RestartingWorker[Child]):
     """A worker that is an object in a process of ours, whose methods are called by their names."""
 
     run_timeout_s: float
+    # A result on each of two variants.
+    judged: ClassVar[int] = 2
 
     def ask(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
         """Have the worker do something with the program that is blamed where it fails."""
@@ -213,14 +215,14 @@ class ChildRunner(RestartingWorker[Child]):
     ) -> Any:
         """Have it time so many programs, then show what each one's last calls left.
 
-        Of each program there are up to two results to show, each with the variant of the inputs
-        that its call met.
+        Of each program there are up to `judged` results to show, each with the variant of the
+        inputs that its call met.
         """
         with self._blamed_on_the_program():
             worker = self._ready_worker()
             answer = worker.call(method, *arguments, timeout_s=timeout_s)
             for index in range(count if judge else 0):
-                for place in (0, 1):
+                for place in range(self.judged):
                     shown = worker.call("show", index, place, timeout_s=self.run_timeout_s)
                     if judge is not None and shown is not None:
                         judge(index, *shown)

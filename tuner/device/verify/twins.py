@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.device.encoding import Array, encode, storage_dtype
 from tuner.device.inputs import Prepared, draw_values, generator, round_to_dtype
-from tuner.device.layout import UNCHANGED, Change, Layout, Patch, Slot, Varied
+from tuner.device.layout import UNCHANGED, InputChange, Layout, Patch, Slot, Varied
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
@@ -60,9 +60,9 @@ class Twins:
         draws = np.random.default_rng(seed), generator(self.xp, seed)
         known = self.touched.get(before.workload)
         count, wanted = (TOUCHED, SHOWN) if known is None else (known, 1)
-        best: list[tuple[Change, Prepared]] = []
+        best: list[tuple[InputChange, Prepared]] = []
         while count < largest * TOUCHED_MORE and len(best) < wanted:
-            found: list[tuple[Change, Prepared]] = []
+            found: list[tuple[InputChange, Prepared]] = []
             for change in self._draw(before, mine, wanted, count, *draws):
                 twin = self.changed(before, change)
                 self.refer(twin)
@@ -74,7 +74,8 @@ class Twins:
             count *= TOUCHED_MORE
         if not best:
             return None
-        (first, twin), size = best[0], len(best[0][0].offsets)
+        (first, twin), *_ = best
+        size = len(first.offsets)
         if size > MOST_PATCHED:
             return twin, UNCHANGED
         most = CHANGES if self.xp is np else CHANGES_ON_GPU
@@ -83,7 +84,7 @@ class Twins:
         varied = tuple(_varied(slot, self.touched[before.workload]) for slot in mine)
         return twin, Patch((first, *(change for change, _ in best[1:]), *more), varied)
 
-    def changed(self, before: Prepared, change: Change) -> Prepared:
+    def changed(self, before: Prepared, change: InputChange) -> Prepared:
         """Give the inputs with a change; what it does not touch is shared."""
         twin = Prepared(before.workload, before.kind, before.seed, dict(before.inputs))
         offsets = np.array(change.offsets, np.int64)
@@ -104,12 +105,12 @@ class Twins:
         count: int,
         chance: Any,
         rng: Any,
-    ) -> list[Change]:
+    ) -> list[InputChange]:
         """Draw changes of up to `count` elements of each input, one in each part of it."""
         parts = [self._draw_of(before, slot, changes, count, chance, rng) for slot in slots]
         offsets, old, new = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
         rows = zip(offsets.tolist(), old, new, strict=True)
-        return [Change(tuple(at), was.tobytes(), will.tobytes()) for at, was, will in rows]
+        return [InputChange(tuple(at), was.tobytes(), will.tobytes()) for at, was, will in rows]
 
     def _draw_of(
         self, before: Prepared, slot: Slot, changes: int, count: int, chance: Any, rng: Any

@@ -28,7 +28,7 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
-from tuner.device.verify.sampling import SampledCalls
+from tuner.device.verify.sampling import JUDGED, SampledCalls
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
 from tuner.model.trial import Measurement, Status
@@ -358,6 +358,8 @@ class CopyingRunner(ChildRunner):
     `make` makes its `CopyingWorker` of `opened`; a reason calls the process `called` and the
     device `device`. `policy` takes the place of the one that a search asks for.
     """
+
+    judged = JUDGED
 
     def __init__(
         self,

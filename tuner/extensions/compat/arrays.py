@@ -8,13 +8,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from tuner.extensions.compat.bench import Bench, BenchSettings, device_named, language_named
-from tuner.extensions.compat.launching import Kernel, list_configs
+from tuner.extensions.compat.bench import ArrayBench, BenchSettings, device_named, language_named
+from tuner.extensions.compat.launching import SourceKernel, list_configs
 from tuner.extensions.compat.tuning import (
     FINALISTS,
     ROUNDS,
     Budget,
-    Tried,
+    TriedConfig,
     Tuning,
     choose_fastest,
     say_failures,
@@ -102,7 +102,7 @@ def tune_arrays(
             remedy='add a parameter "block", or block=("block_x", "block_y")',
         )
     sizes = ("block",) if block is None else block
-    launched = Kernel(
+    launched = SourceKernel(
         name=call.kernel or _only_kernel(source),
         source=source,
         problem_size=grid,
@@ -121,7 +121,7 @@ def tune_arrays(
         tuple(options),
         tuple(Path(folder).resolve() for folder in headers),
     )
-    with Bench(bench_settings, launched.instance(default).source, values) as bench:
+    with ArrayBench(bench_settings, launched.instance(default).source, values) as bench:
         tuning = Tuning(bench, space, pool, launched.instance, answer, atol, verify)
         trials = asked.trials or min(DEFAULT_BUDGET, pool.estimated_size)
         budget = Budget(trials, asked.time_s)
@@ -150,11 +150,11 @@ def tune_arrays(
         return TunedArrays(*found, rows, bench.info.name)
 
 
-def _time_of(tried: Tried) -> float:
+def _time_of(tried: TriedConfig) -> float:
     return tried.time_us or 0.0
 
 
-def _require_time(first: Tried) -> None:
+def _require_time(first: TriedConfig) -> None:
     if first.time_us is None:
         of = first.measured
         raise KernelError(

@@ -47,7 +47,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ConfiguredKernel:
     """A source with one launch: what a config makes of a kernel."""
 
     config: Config
@@ -56,7 +56,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredConfig:
     """What became of an instance; `outputs` are all arguments after each call that was checked.
 
     Times are in seconds, those of `measurement` in microseconds.
@@ -82,7 +82,7 @@ class BenchSettings:
 
 
 @dataclass
-class Bench(AbstractContextManager["Bench"]):
+class ArrayBench(AbstractContextManager["ArrayBench"]):
     """Measure instances of one kernel on the same arguments, as they were given.
 
     `arguments` are NumPy arrays and scalars in the kernel's order. Any array may be written that
@@ -141,30 +141,30 @@ class Bench(AbstractContextManager["Bench"]):
         """The places of the arguments that the kernel may write."""
         return tuple(k for k, one in enumerate(self._spec_opened.arguments) if one.role == "inout")
 
-    def compile(self, instance: Instance) -> Future[CompileResult]:
+    def compile(self, instance: ConfiguredKernel) -> Future[CompileResult]:
         """Begin to compile; returns at once."""
         return self._compiler.submit(
             self._target.request(self._device_code(instance.source), (instance.launch,))
         )
 
     def measure(
-        self, instance: Instance, compilation: Future[CompileResult] | None = None
-    ) -> Measured:
+        self, instance: ConfiguredKernel, compilation: Future[CompileResult] | None = None
+    ) -> MeasuredConfig:
         """Compile, run, check that nothing else is written, and time."""
         began_s = time.perf_counter()
         result = (compilation or self.compile(instance)).result()
         compile_s = time.perf_counter() - began_s
         if not result.ok:
             status = Status.TIMEOUT if result.timed_out else Status.COMPILE
-            return Measured(status, result.error, compile_s=compile_s)
+            return MeasuredConfig(status, result.error, compile_s=compile_s)
         resources = result.resources.get(instance.launch.kernel)
         over = resources and refusal(self._target.limits, resources, instance.launch, Limits())
         if over:
-            return Measured(Status.RESOURCE_LIMIT, over, compile_s=compile_s)
+            return MeasuredConfig(Status.RESOURCE_LIMIT, over, compile_s=compile_s)
         for path in (self._folder / "outputs").iterdir():
             path.unlink()
         outcome: Outcome = self._device.run(self._program(instance, result))
-        return Measured(
+        return MeasuredConfig(
             outcome.status,
             outcome.reason,
             outcome.measurement,
@@ -173,12 +173,14 @@ class Bench(AbstractContextManager["Bench"]):
             time.perf_counter() - began_s - compile_s,
         )
 
-    def compare(self, instances: Sequence[Instance], rounds: int) -> Sequence[tuple[float, ...]]:
+    def compare(
+        self, instances: Sequence[ConfiguredKernel], rounds: int
+    ) -> Sequence[tuple[float, ...]]:
         """Time instances that were right in turns: a row (us) a round, in their order."""
         programs = [self._program(one, self.compile(one).result()) for one in instances]
         return self._device.compare(programs, rounds=rounds).times_us
 
-    def _program(self, instance: Instance, result: CompileResult) -> Program:
+    def _program(self, instance: ConfiguredKernel, result: CompileResult) -> Program:
         source = self._device_code(instance.source)
         return self._target.program(source, CALL, (instance.launch,), result, instance.config)
 

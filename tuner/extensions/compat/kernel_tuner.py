@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tuner.extensions.compat.bench import (
-    Bench,
+    ArrayBench,
     BenchSettings,
     device_named,
     host_array,
@@ -23,13 +23,13 @@ from tuner.extensions.compat.bench import (
 from tuner.extensions.compat.cache_file import CacheFile, cache_path
 from tuner.extensions.compat.launching import (
     BLOCK_SIZES,
-    Kernel,
+    SourceKernel,
     evaluate,
     list_configs,
     listed_restrictions,
     read_source,
 )
-from tuner.extensions.compat.tuning import IN_ORDER, LOG, Budget, Tried, Tuning, say_failures
+from tuner.extensions.compat.tuning import IN_ORDER, LOG, Budget, TriedConfig, Tuning, say_failures
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError, KernelError
 from tuner.model.languages import OPENCL
@@ -176,8 +176,8 @@ def run_kernel(
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    kernel: Kernel
-    bench: Bench
+    kernel: SourceKernel
+    bench: ArrayBench
 
 
 def _refuse(given: Mapping[str, Any], refused: Mapping[str, str]) -> None:
@@ -201,7 +201,7 @@ def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
     size = shared.pop("size", 0)
     _refuse(shared, dict.fromkeys(shared, "of smem_args there is `size`, in bytes"))
     names = tuple(given["block_size_names"] or ())
-    kernel = Kernel(
+    kernel = SourceKernel(
         name=given["kernel_name"],
         source=source,
         problem_size=given["problem_size"],
@@ -219,7 +219,7 @@ def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
             options.append(option)
     device = device_named(given["device"], language)
     settings = BenchSettings(kernel.name, language, device, tuple(options), tuple(include))
-    bench = Bench(settings, kernel.instance(first).source, given["arguments"])
+    bench = ArrayBench(settings, kernel.instance(first).source, given["arguments"])
     return _Opened(kernel, stack.enter_context(bench))
 
 
@@ -242,7 +242,7 @@ def _search(strategy: Any, options: Mapping[str, Any], pool: Pool) -> tuple[str,
     return "random" if name == "random_sample" else "auto", budget
 
 
-def _row(tried: Tried, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _row(tried: TriedConfig, metrics: Mapping[str, Any]) -> dict[str, Any]:
     of = tried.measured
     assert of.measurement is not None
     row: dict[str, Any] = {**tried.config}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.extensions.compat.bench import Instance, Values
+from tuner.extensions.compat.bench import ConfiguredKernel, Values
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression
@@ -41,7 +41,7 @@ def evaluate(size: Any, values: Values) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class SourceKernel:
     """A kernel with how it is launched, in Kernel Tuner's terms.
 
     `divisors` are those of the grid for x, y and z: None is the block's size there. `block` is one
@@ -59,7 +59,7 @@ class Kernel:
     shared_bytes: Size = 0
     constants: Mapping[str, Any] = field(default_factory=dict)
 
-    def instance(self, config: Config) -> Instance:
+    def instance(self, config: Config) -> ConfiguredKernel:
         """Write the source and the launch of a config; raise `InputError` where that can't be."""
         grid, block = self._grid(config), self._block(config)
         text = self.source(dict(config)) if callable(self.source) else self.source
@@ -85,7 +85,7 @@ class Kernel:
             r"\b[A-Za-z_]\w*", lambda one: _macro(config.get(one[0], one[0]), config), words
         )
         name = f"{function}{opening}{words}"
-        return Instance(config, f"{head}#line 1\n{text}", Launch(name, grid, block, shared))
+        return ConfiguredKernel(config, f"{head}#line 1\n{text}", Launch(name, grid, block, shared))
 
     def thread_limit(self, parameters: Mapping[str, Any], most: int) -> str:
         """Write the restriction that no block has more threads than a device allows."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
-from tuner.extensions.compat.bench import CALL, Bench, Instance, Measured
+from tuner.extensions.compat.bench import CALL, ArrayBench, ConfiguredKernel, MeasuredConfig
 from tuner.extensions.compat.judging import Judge
 from tuner.model.config import Config, SearchSpace
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
@@ -35,11 +35,11 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedConfig:
     """A config with what became of it, and the seconds of its proposal and its compilation."""
 
     config: Config
-    measured: Measured
+    measured: MeasuredConfig
     ask_s: float = 0.0
     known: Mapping[str, Any] | None = None
 
@@ -57,10 +57,10 @@ class Tuning:
     Without an `answer` every config has to leave what the first one that runs leaves.
     """
 
-    bench: Bench
+    bench: ArrayBench
     space: SearchSpace
     pool: Pool
-    instance: Callable[[Config], Instance]
+    instance: Callable[[Config], ConfiguredKernel]
     answer: Sequence[Any] | None = None
     atol: float = 1e-6
     verify: Callable[..., Any] | Literal[False] | None = None
@@ -73,7 +73,7 @@ class Tuning:
 
     def run(
         self, searcher: str, budget: Budget, seed: int = 0, first: Config | None = None
-    ) -> Iterator[Tried]:
+    ) -> Iterator[TriedConfig]:
         """Yield each config as soon as it is decided; `first` comes first."""
         began_s = time.monotonic()
         for batch, tell, ask_s in self._ask(searcher, budget, seed, first):
@@ -92,19 +92,21 @@ class Tuning:
                         # What is new is compared with it, so it has to be run once more.
                         self._judge_outputs(self.bench.measure(self.instance(config)))
                     times = tuple(1000 * ms for ms in known["times"])
-                    measured = Measured(Status.CORRECT, measurement=Measurement(times, 1, 1))
+                    measured = MeasuredConfig(Status.CORRECT, measurement=Measurement(times, 1, 1))
                 elif instance is None or pending is None:
-                    measured = Measured(Status.CONSTRAINT, "more threads than a block may have")
+                    measured = MeasuredConfig(
+                        Status.CONSTRAINT, "more threads than a block may have"
+                    )
                 else:
                     measured = self._judge_outputs(self.bench.measure(instance, pending))
-                made = Tried(config, measured, ask_s / len(batch), known)
+                made = TriedConfig(config, measured, ask_s / len(batch), known)
                 tell(made)
                 yield made
 
-    def _fits(self, instance: Instance) -> bool:
+    def _fits(self, instance: ConfiguredKernel) -> bool:
         return instance.launch.threads <= self.bench.info.limits.threads_per_block
 
-    def _judge_outputs(self, measured: Measured) -> Measured:
+    def _judge_outputs(self, measured: MeasuredConfig) -> MeasuredConfig:
         if measured.status is not Status.CORRECT:
             return replace(measured, outputs=())
         judge = self._judge or self._like(measured.outputs[0])
@@ -124,7 +126,7 @@ class Tuning:
 
     def _ask(
         self, searcher: str, budget: Budget, seed: int, first: Config | None
-    ) -> Iterator[tuple[Sequence[Config], Callable[[Tried], None], float]]:
+    ) -> Iterator[tuple[Sequence[Config], Callable[[TriedConfig], None], float]]:
         most = min(budget.trials, self.pool.estimated_size)
         if searcher == IN_ORDER:
             most = min(most, len(self.pool))
@@ -135,7 +137,7 @@ class Tuning:
         seeds = () if first is None else (first,)
         chosen = make_searcher(searcher, self.pool, self.space, seed=seed, budget=most, seeds=seeds)
 
-        def tell(made: Tried) -> None:
+        def tell(made: TriedConfig) -> None:
             of = made.measured
             chosen.tell(
                 Trial(INITIAL, CALL, made.config, of.status, of.reason, measurement=of.measurement)
@@ -167,7 +169,7 @@ def choose_fastest(rounds: Sequence[Sequence[float]]) -> tuple[int, list[float]]
     return min(better, key=lambda place: medians[place], default=0), medians
 
 
-def say_failures(tried: Sequence[Tried]) -> None:
+def say_failures(tried: Sequence[TriedConfig]) -> None:
     """Warn of configs that gave no time, with one reason for each kind."""
     failed = [one for one in tried if one.time_us is None]
     kinds = dict.fromkeys(one.measured.status for one in failed)

@@ -172,7 +172,7 @@ class LaunchRecord(ctypes.Structure):
     )
 
 
-class Kernel(ctypes.Structure):
+class KernelEntry(ctypes.Structure):
     """What a library says of a kernel: how to call it, and with how many parameters."""
 
     # As `Kernel` in headers/on_host/launch.h.
@@ -313,7 +313,10 @@ class _LoadedLibrary:
         self._guards = (ByteRange * len(guards))(*guards)
         self._run = library["cuda_on_host_run"]
         self._launches = [
-            (Kernel.in_dll(library, call.function), self._record(call, work.load.launch_timeout_s))
+            (
+                KernelEntry.in_dll(library, call.function),
+                self._record(call, work.load.launch_timeout_s),
+            )
             for call in work.load.calls
         ]
         self._calls = work.load.calls

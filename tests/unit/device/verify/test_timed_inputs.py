@@ -12,7 +12,7 @@ from idle_runner import IdleRunner
 
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.inputs import NORMAL, USES, InputCache, Prepared
-from tuner.device.layout import UNCHANGED, Arena, Change, Layout, Patch
+from tuner.device.layout import UNCHANGED, Arena, InputChange, Layout, Patch
 from tuner.device.verify.restarting_worker import Judge, Rows, RunFailedError
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.model.errors import OutOfMemory
@@ -137,7 +137,7 @@ def test_without_variants_what_is_compared_runs_again_on_other_inputs(
             # Who has kept results is wrong from here on.
             verifier.fails = wrong
         if method == "alternate":
-            return Patch((Change(offsets, b"a", b"b"),) if offsets else ())
+            return Patch((InputChange(offsets, b"a", b"b"),) if offsets else ())
         return kept(method, *arguments, timeout_s=timeout_s)
 
     verifier.call = call  # type: ignore[method-assign]
