@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -42,13 +43,10 @@ def built(build: Callable[..., Program]) -> Build:
 
 
 @pytest.mark.parametrize("adversary", ON_CUDA, ids=[adversary.name for adversary in ON_CUDA])
-def test_it_is_caught(
-    devices: OneDevice, built: Build, adversary: Adversary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_caught(devices: OneDevice, built: Build, adversary: Adversary) -> None:
     device = devices.of(adversary.operator)
-    if adversary.check == "timeout":
-        monkeypatch.setattr("tuner.device.cuda.device.RUN_TIMEOUT_S", 2.0)
-    check_caught(device, built, adversary, adversary.on_cuda or adversary.reason)
+    with device.limiting_runs(2.0) if adversary.check == "timeout" else nullcontext():
+        check_caught(device, built, adversary, adversary.on_cuda or adversary.reason)
 
 
 @pytest.mark.parametrize("unusual", UNUSUAL, ids=[unusual.name for unusual in UNUSUAL])

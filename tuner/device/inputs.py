@@ -258,9 +258,6 @@ def round_to_dtype(xp: Any, dtype: str, kind: str, values: Array) -> Array:
     return encode(xp, values, dtype)
 
 
-Known = tuple[Mapping[str, Array], Mapping[str, Array], dict[str, float], frozenset[str]]
-
-
 @dataclass(slots=True)
 class Prepared:
     """Inputs as they are stored, their float64 reference once computed, and a run's outputs."""
@@ -274,8 +271,7 @@ class Prepared:
     telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
     given: frozenset[str] = frozenset()  # inputs of which no number changes alone
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
-    # By the number of the variant, what is expected on others: reference, scales, limits, copied.
-    changed: dict[int, Known] = field(default_factory=dict)
+    changed: dict[int, Prepared] = field(default_factory=dict)  # others yet, by their variants
     uses: int = 0
     told: str = ""  # what a verdict calls the kind, where that says too much
     # Of outputs whose tolerance is measured: what a rounding is of each element, how many of them
@@ -286,9 +282,8 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        held = (self, self.twin[0]) if self.twin else (self,)
+        held = (self, *([self.twin[0]] if self.twin else []), *self.changed.values())
         kept = [values for one in held for values in (one.inputs, one.reference or {}, one.scales)]
-        kept += [values for known in self.changed.values() for values in known[:2]]
         arrays = (array for values in kept for array in values.values())
         # A twin shares what it does not change: the weights of a layer are most of its inputs.
         return sum(int(array.nbytes) for array in {id(a): a for a in arrays}.values())

@@ -53,6 +53,7 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
+from tuner.device.verify.sampling import JUDGED_ON_GPU
 from tuner.device.verify.telling import TellingVerifier
 from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory
@@ -193,6 +194,7 @@ class CudaRunner(ChildRunner):
 
     _called = "the worker process"
     run_timeout_s = RUN_TIMEOUT_S
+    judged = JUDGED_ON_GPU
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.encoding import Array
 from tuner.device.layout import UNCHANGED, Layout, Patch, Slot, fill_byte
 from tuner.device.timing import TimingPolicy
-from tuner.device.verify.sampling import JUDGED, Judging, SampledCalls
+from tuner.device.verify.sampling import JUDGED_ON_GPU, Judging, SampledCalls
 from tuner.model.statistics import LEAST_US
 
 _BLOCKS = 264
@@ -220,7 +220,7 @@ class Results:
 
     def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
         self._layout, self.programs = layout, programs
-        self._base = allocate(JUDGED * programs * layout.total_bytes)
+        self._base = allocate(JUDGED_ON_GPU * programs * layout.total_bytes)
         self._flags = allocate(4 * programs)
         outputs = layout.with_role("output", "inout")
         self._repeating: list[Slot] = [slot for slot in outputs if slot.name in repeating]
@@ -228,7 +228,7 @@ class Results:
 
     def renew(self, patch: Patch) -> None:
         """Forget all results; what comes is on variants of this patch."""
-        self._calls = [SampledCalls[None](patch) for _ in range(self.programs)]
+        self._calls = [SampledCalls[None](patch, JUDGED_ON_GPU) for _ in range(self.programs)]
         call(driver.cuMemsetD8, self._flags, 0, 4 * self.programs)
 
     def plan(self, index: int) -> Judging | None:
@@ -270,7 +270,7 @@ class Results:
             call(driver.cuMemFree, base)
 
     def _address(self, index: int, place: int) -> int:
-        return self._base + (JUDGED * index + place) * self._layout.total_bytes
+        return self._base + (JUDGED_ON_GPU * index + place) * self._layout.total_bytes
 
 
 def identity(program: Program) -> str:

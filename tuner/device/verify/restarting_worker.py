@@ -202,8 +202,7 @@ class ChildRunner(RestartingWorker[Child]):
     """A worker that is an object in a process of ours, whose methods are called by their names."""
 
     run_timeout_s: float
-    # A result on each of two variants.
-    judged: ClassVar[int] = 2
+    judged: ClassVar[int]
 
     def ask(self, method: str, *arguments: Any, timeout_s: float, **options: Any) -> Any:
         """Have the worker do something with the program that is blamed where it fails."""

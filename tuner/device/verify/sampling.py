@@ -10,8 +10,9 @@ from typing import Generic, TypeVar
 from tuner.device.layout import Patch
 
 # So many results of a program are judged, each as likely the last as the first: one that is wrong
-# from the fifth of 17 calls on gets away with it once in 2,000 times.
-JUDGED = 4
+# from the fifth of 17 calls on gets away with it once in 2,000 times. On a GPU, where a trial takes
+# as long as judging a few of them, only so many: finals look at some of hundreds of replays again.
+JUDGED, JUDGED_ON_GPU = 4, 2
 # One call in so many meets again what a result is kept of, to see whether its bits repeat.
 REPEATED = 3
 _T = TypeVar("_T")
@@ -32,7 +33,8 @@ class SampledCalls(Generic[_T]):
     cannot be learnt from those that came earlier.
     """
 
-    def __init__(self, patch: Patch) -> None:
+    def __init__(self, patch: Patch, judged: int = JUDGED) -> None:
+        self._judged = judged
         self._variants = _shuffled(len(patch.changes))
         self._seen = 0
         # By its place, each kept result with its variant.
@@ -45,8 +47,8 @@ class SampledCalls(Generic[_T]):
             return Judging(variant, None)
         self._seen += 1
         # Several may be planned before the first of them is kept.
-        place = self._seen - 1 if self._seen <= JUDGED else secrets.randbelow(self._seen)
-        return Judging(self.draw(), place) if place < JUDGED else None
+        place = self._seen - 1 if self._seen <= self._judged else secrets.randbelow(self._seen)
+        return Judging(self.draw(), place) if place < self._judged else None
 
     def draw(self) -> int:
         """Choose a variant that no call has met, as long as there are any."""

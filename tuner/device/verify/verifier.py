@@ -243,21 +243,16 @@ class Verifier:
         twin, patch = timed.twin
         if number == 1:
             return twin
-        made = self._twins().changed(timed, patch.of(number))
-        if known := timed.changed.get(number):
-            made.reference, made.scales, made.limits, made.copied = known
-        return made
+        return timed.changed.get(number) or self._twins().changed(timed, patch.of(number))
 
-    def _keep_known(self, number: int) -> None:
-        """Keep what is expected on a variant that other configs may meet, if there is room."""
-        timed, made = self._timed, self._prepared
-        if timed is None or made is None or made.reference is None or number < 2:
+    def _keep_variant(self, number: int) -> None:
+        """Keep what a variant is and makes, which other configs may meet, if there is room."""
+        timed = self._timed
+        if timed is None or number < 2 or self._frugal:
             return
-        known = made.reference, made.scales, made.limits, made.copied
-        room = self._memory.cache_bytes * SAME_SHARE
-        each = sum(int(one.nbytes) for of in known[:2] for one in of.values())
-        if not self._frugal and each * (1 + len(timed.changed)) <= room:
-            timed.changed[number] = known
+        timed.changed[number] = self._current
+        if timed.size_bytes > self._memory.cache_bytes * SAME_SHARE:
+            del timed.changed[number]
 
     def leave_given(self) -> bool:
         """Change nothing of what the reference draws from here on; tell whether it was changed."""
@@ -311,7 +306,7 @@ class Verifier:
             self._prepared = self._variant(variant)
         verdict = self._checked(whose=whose)
         if variant is not None:
-            self._keep_known(variant)
+            self._keep_variant(variant)
         if keep:
             outputs = self._layout.with_role("output", "inout")
             self._current.first_output = {slot.name: self._view(slot).copy() for slot in outputs}
