@@ -16,7 +16,7 @@ from tuner.device.cuda import replays
 from tuner.device.cuda.buffers import Buffers
 from tuner.device.cuda.replays import DevicePatch, Results
 from tuner.device.layout import UNCHANGED, InputChange, Layout, Patch, Slot, Varied
-from tuner.device.verify.sampling import JUDGED
+from tuner.device.verify.sampling import JUDGED_ON_GPU
 
 # A float32 array of 40 elements and one of 24 in 16 bits, in a set of 512 bytes.
 WIDE, NARROW, SET_BYTES, SETS = Varied(64, 40, 4, 2), Varied(256, 24, 2, 1), 512, 6
@@ -164,4 +164,4 @@ def test_kept_results_are_some_of_all_and_bits_are_compared_on_the_same_variant(
     assert results.show(0, 0, base) is None
     for place, variant in variants.items():
         assert results.show(1, place, base) == (variant, True)
-    assert set(variants) == set(range(JUDGED))
+    assert set(variants) == set(range(JUDGED_ON_GPU))
