@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any
 
 _SIZES = {"u8": 1, "u32": 4, "u64": 8}
 _MASK = (1 << 64) - 1
+_COMPARED = {"ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
 
 class PtxRunner:
@@ -49,14 +51,17 @@ class PtxRunner:
             elif name.startswith("ld.param"):
                 registers[words[0]] = given[words[1]]
             elif name.startswith("ld.global"):
-                begin, size = registers[words[1]], _SIZES[name.rpartition(".")[2]]
+                base, _, further = words[1].partition("+")
+                begin, size = registers[base] + int(further or 0), _SIZES[name.rpartition(".")[2]]
                 registers[words[0]] = int.from_bytes(self.memory[begin : begin + size], "little")
             elif name.startswith("st.global"):
                 begin, size = registers[words[0]], _SIZES[name.rpartition(".")[2]]
                 value = registers[words[1]] & ((1 << 8 * size) - 1)
                 self.memory[begin : begin + size] = value.to_bytes(size, "little")
             else:
-                operands = [int(w) if w.isdigit() else registers[w] for w in words[1:]]
+                operands = [
+                    int(w.rstrip("U"), 0) if w[0].isdigit() else registers[w] for w in words[1:]
+                ]
                 registers[words[0]] = _compute(name, operands)
 
 
@@ -69,13 +74,14 @@ def _compute(name: str, of: Sequence[int]) -> int:
         "cvt": lambda: of[0],
         "add": lambda: of[0] + of[1],
         "sub": lambda: of[0] - of[1],
-        "mul": lambda: of[0] * of[1],
+        "mul": lambda: of[0] * of[1] >> (64 if ".hi." in name else 0),
         "mad": lambda: of[0] * of[1] + of[2],
         "div": lambda: of[0] // of[1],
         "rem": lambda: of[0] % of[1],
         "shl": lambda: of[0] << of[1],
         "shr": lambda: of[0] >> of[1],
-        "setp": lambda: int(of[0] >= of[1] if ".ge." in name else of[0] == of[1]),
+        "xor": lambda: of[0] ^ of[1],
+        "setp": lambda: int(_COMPARED[name.split(".")[1]](of[0], of[1])),
     }[kind]()
     return found & mask
 

@@ -154,11 +154,15 @@ class Varied:
     width_bytes: int
     elements: int
 
+    def edges(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Give where its parts begin, and where the last one ends."""
+        return np.arange(self.elements + 1) * self.size // self.elements
+
     def draw(
         self, chance: np.random.Generator, shape: tuple[int, ...]
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Draw which elements are others, in so many changes: the last dimension has them."""
-        edges = np.arange(self.elements + 1) * self.size // self.elements
+        edges = self.edges()
         chosen: np.ndarray[Any, np.dtype[np.int64]] = chance.integers(
             edges[:-1], edges[1:], (*shape, self.elements)
         )

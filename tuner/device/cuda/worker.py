@@ -24,6 +24,7 @@ from tuner.device.cuda.buffers import (
     Scrub,
     SharedSpoiler,
 )
+from tuner.device.cuda.device_patch import DevicePatch
 from tuner.device.cuda.driver import (
     Issuer,
     LaunchArguments,
@@ -43,7 +44,7 @@ from tuner.device.cuda.energy import (
 from tuner.device.cuda.neighbour_memory import NeighbourMemory
 from tuner.device.cuda.neighbours import Neighbours, Surrounded
 from tuner.device.cuda.peers import PeerHome, PeerLaunchers
-from tuner.device.cuda.replays import Captured, DevicePatch, Replays, Results, identity
+from tuner.device.cuda.replays import Captured, Replays, Results, identity
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
 from tuner.device.timing import (
     FINALS,

@@ -21,7 +21,7 @@ TOUCHED, TOUCHED_MORE = 1, 8
 SHOWN = 3
 # What is drawn: a timed call on a CPU meets one that no call before it met. On a GPU only calls
 # that are judged do, which are few, and what changes make is computed once for all configs.
-CHANGES, CHANGES_ON_GPU = 128, 16
+CHANGES, CHANGES_ON_GPU = 128, 8
 MOST_PATCHED, MOST_BYTES = 1 << 16, 1 << 17
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from ptx_runner import DeviceMemory
 
-from tuner.device.cuda import replays
+from tuner.device.cuda import device_patch, replays
 from tuner.device.cuda.buffers import Buffers
-from tuner.device.cuda.replays import DevicePatch, Results
+from tuner.device.cuda.device_patch import DevicePatch
+from tuner.device.cuda.replays import Results
 from tuner.device.layout import UNCHANGED, InputChange, Layout, Patch, Slot, Varied
 from tuner.device.verify.sampling import JUDGED_ON_GPU
 
@@ -38,9 +39,11 @@ PATCH = Patch(tuple(map(change, range(5))), FIELDS)
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> DeviceMemory:
     memory = DeviceMemory()
-    for name in ("call", "allocate", "load_kernel"):
-        monkeypatch.setattr(replays, name, getattr(memory, name))
-    monkeypatch.setattr(replays, "_BLOCKS", 2)
+    for module in (device_patch, replays):
+        for name in ("call", "allocate"):
+            monkeypatch.setattr(module, name, getattr(memory, name))
+    monkeypatch.setattr(device_patch, "load_kernel", memory.load_kernel)
+    monkeypatch.setattr(device_patch, "_BLOCKS", 2)
     return memory
 
 
@@ -60,13 +63,11 @@ class Sets:
         self.patch.forget()
 
     def replay(self, *judged: tuple[int, int] | None) -> list[list[bytes]]:
-        """Draw and apply so many replays; what the sets hold in each."""
+        """Apply the patch before so many replays; what the sets hold in each."""
         buffers = cast("Buffers", SimpleNamespace(base=self.base, set_bytes=SET_BYTES, sets=SETS))
-        alone = {replay: one[0] for replay, one in enumerate(judged) if one}
-        self.patch.draw(len(judged), SETS, alone, None)
         found = []
-        for replay, one in enumerate(judged):
-            self.patch.apply(replay, one, buffers, None)
+        for one in judged:
+            self.patch.apply(one, buffers, None)
             begins = range(self.base, self.base + SETS * SET_BYTES, SET_BYTES)
             found.append([bytes(self.memory.bytes[at : at + SET_BYTES]) for at in begins])
         return found
@@ -123,16 +124,6 @@ def test_a_judged_call_meets_its_change_and_nothing_else(memory: DeviceMemory) -
 def test_without_changes_nothing_is_written(memory: DeviceMemory) -> None:
     sets = Sets(memory, UNCHANGED)
     assert sets.replay(None, None) == [[sets.content] * SETS] * 2
-
-
-def test_where_changes_are_large_others_have_fewer(
-    memory: DeviceMemory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replays, "MOST_DRAWN", SETS * 2)
-    sets = Sets(memory, PATCH)
-    (content,) = sets.replay((1, 2))
-    assert all(len(sets.changed(one, WIDE)) <= 1 for k, one in enumerate(content) if k != 1)
-    assert len(sets.changed(content[1], WIDE)) == 2
 
 
 def test_kept_results_are_some_of_all_and_bits_are_compared_on_the_same_variant(
