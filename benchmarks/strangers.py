@@ -1,16 +1,20 @@
 """What becomes of thirty sources written as ten public projects write theirs.
 
-    python benchmarks/strangers.py [NAME ...] [--keep DIR]
+    python benchmarks/strangers.py [NAME ...] [--keep DIR] [--large]
+    python benchmarks/strangers.py --large --draft-only --keep DIR
+    python benchmarks/strangers.py --large --drafts DIR --device cuda --out FILE
 
 Each file under `benchmarks/strangers` is drafted with `tune init`. What the draft says of each
 argument and of the launch is compared with what is right, in the YAML file beside the source; what
 is wrong and bears no mark of doubt is counted apart. A line that a user had to mend is counted: a
 blank, a wrong line, a tolerance, a line of `inputs()`. The body of the reference isn't. Then the
-mended draft is tuned on the CPU, which verifies the baseline and some configs.
+mended draft is tuned on the CPU, which verifies the baseline and some configs. Drafts of the large
+sizes are made without a GPU, and tuned on another machine that has one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -19,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +43,9 @@ FOLDER = Path(__file__).with_name("strangers")
 MOST_LINES = 5
 TRIALS = 4
 TIME_S = 300
+# A GPU is paid for by the minute.
+DRAFTS_TRIALS = 3
+DRAFTS_TIME_S = 90
 # A guess that says that it is one is no silent one; a blank speaks of what it names alone.
 DOUBT = re.compile(r"#.*(?:\bguess|\blikely|\bunsure|\bnot sure)", re.IGNORECASE)
 BLANK = "FILL_IN"
@@ -89,11 +97,13 @@ class Paper:
         self.mended += 1
 
 
-def cases(names: Sequence[str] = ()) -> list[Case]:
-    """Read the cases whose name holds one of `names`; all without any."""
+def cases(names: Sequence[str] = (), *, large: bool = False) -> list[Case]:
+    """Read the cases whose name holds one of `names`, all without any; at their large sizes."""
     found = []
     for path in sorted(FOLDER.rglob("*.yaml")):
         expected = YAML(typ="safe").load(path)
+        if large:
+            expected["sizes"] = expected["large"]
         project = path.relative_to(FOLDER).parts[0]
         found.append(Case(project, path.with_suffix(".cu"), expected))
     return [one for one in found if not names or any(name in one.name for name in names)]
@@ -358,16 +368,20 @@ def reference_file(
     return "\n".join(lines) + "\n"
 
 
-def run(*words: str | Path) -> tuple[dict[str, Any] | None, str]:
+def run(
+    *words: str | Path, device: str = "host", time_s: float = TIME_S
+) -> tuple[dict[str, Any] | None, str]:
     """Run `tune`; give its JSON object, or what it says instead."""
-    environ = {**os.environ, "TUNE_STORE": "none", "CUDA_VISIBLE_DEVICES": ""}
+    environ = {**os.environ, "TUNE_STORE": "none"}
+    if device == "host":
+        environ["CUDA_VISIBLE_DEVICES"] = ""
     command = [sys.executable, "-m", "tuner", *map(str, words), "--json"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=environ, timeout=TIME_S, check=False
+            command, capture_output=True, text=True, env=environ, timeout=time_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return None, f"no end after {TIME_S} s"
+        return None, f"no end after {time_s:g} s"
     if done.returncode:
         return None, said(done.stderr + done.stdout)
     return json.loads(done.stdout), ""
@@ -384,8 +398,8 @@ def said(text: str) -> str:
     return re.sub(r"(?<![\w.-])(?:/[\w.-]+)+/", "", line)[:300]
 
 
-def measured(case: Case, folder: Path) -> dict[str, Any]:
-    """Draft, judge, mend and verify one source below `folder`."""
+def draft(case: Case, folder: Path) -> tuple[dict[str, Any], Judgement | None]:
+    """Draft, judge and mend one source below `folder`."""
     project, out = folder / "project", folder / "draft"
     shutil.copytree(FOLDER / case.project, project, ignore=shutil.ignore_patterns("*.yaml"))
     source = project / case.source.relative_to(FOLDER / case.project)
@@ -394,7 +408,7 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     made, problem = run("init", source, "--out", out)
     if made is None or not (spaces := list((out / "search_spaces").glob("*.yaml"))):
         notes = (made or {}).get("notes", [])
-        return {**row, "why_not": problem or " ".join(notes)[:300]}
+        return {**row, "why_not": problem or " ".join(notes)[:300]}, None
     judgement = judge(spaces[0], case)
     row |= {
         "drafted": True,
@@ -404,22 +418,69 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
         "parameters": made["parameters"],
     }
     if judgement.problem:
-        return {**row, "why_not": judgement.problem}
-    kernel = (spaces[0].parent / YAML(typ="safe").load(spaces[0])["source"]).resolve()
-    words = ("--device", "host", "--no-mutants", "--trials", str(TRIALS), "--seed", "1")
-    words = (kernel, "--space", spaces[0], *words, "--quiet", "--jobs", "1", "--session")
-    done, problem = run(*words, folder / "session")
+        row["why_not"] = judgement.problem
+    return row, judgement
+
+
+def tune(
+    folder: Path, session: str, trials: int, device: str, time_s: float
+) -> tuple[dict[str, Any] | None, str]:
+    """Tune the draft below `folder`; give the results, or what `tune` says instead."""
+    (space,) = (folder / "draft" / "search_spaces").glob("*.yaml")
+    kernel = (space.parent / YAML(typ="safe").load(space)["source"]).resolve()
+    words = [kernel, "--space", space, "--device", device, "--no-mutants", "--trials", str(trials)]
+    words += ["--seed", "1", "--quiet", "--session", folder / session]
+    words += ["--jobs", "1"] if device == "host" else []
+    return run(*words, device=device, time_s=time_s)
+
+
+def outcome(done: Mapping[str, Any] | None, problem: str) -> dict[str, Any]:
+    """Give what a row says of a run."""
+    if done is None:
+        return {"why_not": problem}
+    correct = done["trials"]["correct"]
+    return {"verified": correct > 0, "configs_correct": correct, "trials": done["trials"]}
+
+
+def write_inputs(judgement: Judgement) -> int:
+    """Write the inputs of a case in place of the draft's own; give their lines."""
+    reference, text, count = judgement.inputs
+    reference.write_text(text, encoding="utf-8")
+    return count
+
+
+def measured(case: Case, folder: Path) -> dict[str, Any]:
+    """Draft, judge, mend and verify one source below `folder`."""
+    row, judgement = draft(case, folder)
+    if judgement is None or judgement.problem:
+        return row
+    done, problem = tune(folder, "session", TRIALS, "host", TIME_S)
     if done is None and judgement.inputs is not None:
         # where the draft's own inputs do not suit, those of the case are written
-        reference, text, count = judgement.inputs
-        reference.write_text(text, encoding="utf-8")
-        row["lines"] += count
-        done, problem = run(*words, folder / "session_with_inputs")
-    if done is None:
-        return {**row, "why_not": problem}
-    correct = done["trials"]["correct"]
-    row |= {"verified": correct > 0, "configs_correct": correct, "trials": done["trials"]}
+        row["lines"] += write_inputs(judgement)
+        done, problem = tune(folder, "session_with_inputs", TRIALS, "host", TIME_S)
+    return row | outcome(done, problem)
+
+
+def kept(case: Case, folder: Path) -> dict[str, Any]:
+    """Draft, judge and mend one source, with its own inputs, and leave the row beside it."""
+    row, judgement = draft(case, folder)
+    if judgement is not None and judgement.inputs is not None:
+        row["lines"] += write_inputs(judgement)
+    (folder / "row.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return row
+
+
+def run_draft(folder: Path, device: str, time_s: float) -> dict[str, Any]:
+    """Verify a source that `kept` left in `folder`."""
+    row = json.loads((folder / "row.json").read_text(encoding="utf-8"))
+    if not row["drafted"] or "why_not" in row:
+        return row
+    start = time.monotonic()
+    session = tempfile.mkdtemp(prefix="session_", dir=folder)
+    done, problem = tune(folder, session, DRAFTS_TRIALS, device, time_s)
+    row["seconds"] = round(time.monotonic() - start, 1)
+    return row | outcome(done, problem)
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -455,22 +516,51 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def read_words() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a part of a source's name")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what is made there")
+    parser.add_argument("--large", action="store_true", help="at sizes as production has them")
+    parser.add_argument("--draft-only", action="store_true", help="leave drafts in --keep DIR")
+    parser.add_argument("--drafts", type=Path, metavar="DIR", help="tune what --draft-only left")
+    parser.add_argument("--device", choices=["host", "cuda"], default="host", help="for --drafts")
+    parser.add_argument("--time", type=float, default=DRAFTS_TIME_S, help="seconds for each draft")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the JSON file of the results")
+    words = parser.parse_args()
+    if words.draft_only and words.keep is None:
+        parser.error("--draft-only leaves its drafts in a folder: name it with --keep DIR")
+    if words.device != "host" and words.drafts is None:
+        parser.error("--device is for drafts that were made before: name their folder (--drafts)")
+    if words.keep is not None and words.keep.exists() and any(words.keep.iterdir()):
+        parser.error(f"{words.keep} is not empty: give a new folder")
+    return words
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], name: str | Path) -> None:
+    result = {"benchmark": "strangers", **summary(rows), "most_lines": MOST_LINES}
+    write_result(name, {**result, "rows": rows, "environment": environment()})
+
+
 def main() -> None:
-    words = sys.argv[1:]
-    keep = Path(words.pop(words.index("--keep") + 1)) if "--keep" in words else None
-    names = [word for word in words if word != "--keep"]
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise SystemExit(f"{keep} is not empty: give a new folder")
-    chosen = cases(names)
+    words = read_words()
+    chosen = cases(words.names, large=words.large)
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
-        root = keep or Path(temporary)
+        root = words.drafts or words.keep or Path(temporary)
         folders = [root / case.name.replace("/", "_") for case in chosen]
-        rows = list(pool.map(measured, chosen, folders))
+        if words.drafts is not None:
+            # one after another: a GPU is locked by one at a time
+            for folder in folders:
+                rows.append(run_draft(folder, words.device, words.time))
+                print(table(rows[-1:]), flush=True)
+                if words.out is not None:
+                    write_rows(rows, words.out)
+        else:
+            rows += pool.map(kept if words.draft_only else measured, chosen, folders)
     print(table(rows))
     print(summary(rows))
-    if not names:
-        result = {"benchmark": "strangers", **summary(rows), "most_lines": MOST_LINES}
-        write_result("strangers", {**result, "rows": rows, "environment": environment()})
+    if words.drafts is None and (words.out or not (words.names or words.large or words.draft_only)):
+        write_rows(rows, words.out or "strangers")
 
 
 if __name__ == "__main__":
