@@ -97,13 +97,13 @@ def draft(case: Case, folder: Path) -> tuple[dict[str, Any], Judgement | None]:
 
 
 def tune(
-    folder: Path, session: str, trials: int, device: str, time_s: float
+    folder: Path, session: Path, trials: int, device: str, time_s: float
 ) -> tuple[dict[str, Any] | None, str]:
     """Tune the draft below `folder`; give the results, or what `tune` says instead."""
     (space,) = (folder / "draft" / "search_spaces").glob("*.yaml")
     kernel = (space.parent / YAML(typ="safe").load(space)["source"]).resolve()
     words = [kernel, "--space", space, "--device", device, "--no-mutants", "--trials", str(trials)]
-    words += ["--seed", "1", "--quiet", "--session", folder / session]
+    words += ["--seed", "1", "--quiet", "--session", session]
     words += ["--jobs", "1"] if device == "host" else []
     return run(*words, device=device, time_s=time_s)
 
@@ -128,11 +128,11 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     row, judgement = draft(case, folder)
     if judgement is None or judgement.problem:
         return row
-    done, problem = tune(folder, "session", TRIALS, "host", TIME_S)
+    done, problem = tune(folder, folder / "session", TRIALS, "host", TIME_S)
     if done is None and judgement.inputs is not None:
         # where the draft's own inputs do not suit, those of the case are written
         row["lines"] += write_inputs(judgement)
-        done, problem = tune(folder, "session_with_inputs", TRIALS, "host", TIME_S)
+        done, problem = tune(folder, folder / "session_with_inputs", TRIALS, "host", TIME_S)
     return row | outcome(done, problem)
 
 
@@ -145,13 +145,12 @@ def kept(case: Case, folder: Path) -> dict[str, Any]:
     return row
 
 
-def run_draft(folder: Path, device: str, time_s: float) -> dict[str, Any]:
-    """Verify a source that `kept` left in `folder`."""
+def run_draft(folder: Path, session: Path, device: str, time_s: float) -> dict[str, Any]:
+    """Verify a source whose draft `kept` left in `folder`."""
     row = json.loads((folder / "row.json").read_text(encoding="utf-8"))
     if not row["drafted"] or "why_not" in row:
         return row
     start = time.monotonic()
-    session = tempfile.mkdtemp(prefix="session_", dir=folder)
     done, problem = tune(folder, session, DRAFTS_TRIALS, device, time_s)
     row["seconds"] = round(time.monotonic() - start, 1)
     return row | outcome(done, problem)
@@ -215,25 +214,36 @@ def write_rows(rows: Sequence[Mapping[str, Any]], name: str | Path) -> None:
     write_result(name, {**result, "rows": rows, "environment": environment()})
 
 
+def run_drafts(folders: Sequence[Path], words: argparse.Namespace) -> list[dict[str, Any]]:
+    """Verify drafts one after another, as one at a time locks a GPU; write each row at once."""
+    if missing := [folder.name for folder in folders if not (folder / "row.json").is_file()]:
+        raise SystemExit(
+            f"{words.drafts} has no draft of {missing[0]}: --draft-only --keep makes it"
+        )
+    rows = []
+    with tempfile.TemporaryDirectory() as sessions:
+        for folder in folders:
+            rows.append(run_draft(folder, Path(sessions, folder.name), words.device, words.time))
+            print(table(rows[-1:]), flush=True)
+            if words.out is not None:
+                write_rows(rows, words.out)
+    return rows
+
+
 def main() -> None:
     words = read_words()
     chosen = cases(words.names, large=words.large)
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
-        root = words.drafts or words.keep or Path(temporary)
-        folders = [root / case.name.replace("/", "_") for case in chosen]
-        if words.drafts is not None:
-            # one after another: a GPU is locked by one at a time
-            for folder in folders:
-                rows.append(run_draft(folder, words.device, words.time))
-                print(table(rows[-1:]), flush=True)
-                if words.out is not None:
-                    write_rows(rows, words.out)
-        else:
-            rows += pool.map(kept if words.draft_only else measured, chosen, folders)
+    names = [case.name.replace("/", "_") for case in chosen]
+    if words.drafts is not None:
+        rows = run_drafts([words.drafts / name for name in names], words)
+    else:
+        with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
+            folders = [(words.keep or Path(temporary)) / name for name in names]
+            rows = list(pool.map(kept if words.draft_only else measured, chosen, folders))
     print(table(rows))
     print(summary(rows))
-    if words.drafts is None and (words.out or not (words.names or words.large or words.draft_only)):
+    everything = not (words.names or words.large or words.draft_only)
+    if words.drafts is None and (words.out or everything):
         write_rows(rows, words.out or "strangers")
 
 

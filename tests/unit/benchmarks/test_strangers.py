@@ -127,3 +127,19 @@ def test_a_source_is_drafted_mended_and_verified(
     assert row["verified"], row
     assert row["silently_wrong"] == []
     assert row["lines"] <= strangers.MOST_LINES
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_draft_that_was_kept_is_verified_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "DRAFTS_TRIALS", 1)
+    (case,) = stranger_drafts.cases(["deepspeed/streaks"])
+    made = strangers.kept(case, tmp_path / "here")
+    assert (made["drafted"], made["verified"]) == (True, False)
+    (tmp_path / "here").rename(tmp_path / "there")
+    row = strangers.run_draft(tmp_path / "there", tmp_path / "session", "host", 60)
+    assert row["verified"], row
+    assert row["seconds"] > 0
+    late = strangers.run_draft(tmp_path / "there", tmp_path / "late", "host", 0.1)
+    assert late["why_not"] == "no end after 0.1 s"
