@@ -1,28 +1,30 @@
 """What becomes of thirty sources written as ten public projects write theirs.
 
-    python benchmarks/strangers.py [NAME ...] [--keep DIR]
+    python benchmarks/strangers.py [NAME ...] [--keep DIR] [--large]
+    python benchmarks/strangers.py --large --draft-only --keep DIR
+    python benchmarks/strangers.py --large --drafts DIR --device cuda --out FILE
 
 Each file under `benchmarks/strangers` is drafted with `tune init`. What the draft says of each
 argument and of the launch is compared with what is right, in the YAML file beside the source; what
 is wrong and bears no mark of doubt is counted apart. A line that a user had to mend is counted: a
 blank, a wrong line, a tolerance, a line of `inputs()`. The body of the reference isn't. Then the
-mended draft is tuned on the CPU, which verifies the baseline and some configs.
+mended draft is tuned on the CPU, which verifies the baseline and some configs. Drafts of the large
+sizes are made without a GPU, and tuned on another machine that has one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,344 +32,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from environment import environment, write_result
 from ruamel.yaml import YAML
+from stranger_drafts import FOLDER, Case, Judgement, cases, judge
 
-from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression
-
-FOLDER = Path(__file__).with_name("strangers")
 MOST_LINES = 5
 TRIALS = 4
 TIME_S = 300
-# A guess that says that it is one is no silent one; a blank speaks of what it names alone.
-DOUBT = re.compile(r"#.*(?:\bguess|\blikely|\bunsure|\bnot sure)", re.IGNORECASE)
-BLANK = "FILL_IN"
-LAUNCH_KEYS = {"grid": "grid", "block": "block", "shared_memory": "shared"}
+# A GPU is paid for by the minute.
+DRAFTS_TRIALS = 3
+DRAFTS_TIME_S = 90
 
 
-@dataclass(frozen=True)
-class Case:
-    """One source, with what a right draft of it says."""
-
-    project: str
-    source: Path
-    expected: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return f"{self.project}/{self.source.stem}"
-
-
-@dataclass
-class Judgement:
-    """What is wrong in a draft: silently, said to be in doubt, and the lines that mend it."""
-
-    silent: list[str] = field(default_factory=list)
-    lines: int = 0
-    block_offered: bool = False
-    problem: str = ""
-    inputs: tuple[Path, str, int] | None = None
-
-
-@dataclass
-class Paper:
-    """The lines of a drafted search space, to be read and mended."""
-
-    text: list[str]
-    mended: int = 0
-
-    def at(self, pattern: str, after: int = 0) -> int | None:
-        found = (n for n in range(after, len(self.text)) if re.match(pattern, self.text[n]))
-        return next(found, None)
-
-    def mend(self, at: int, text: str) -> None:
-        if self.text[at] != text:
-            self.text[at] = text
-            self.mended += 1
-
-    def add(self, at: int, text: str) -> None:
-        self.text.insert(at, text)
-        self.mended += 1
-
-
-def cases(names: Sequence[str] = ()) -> list[Case]:
-    """Read the cases whose name holds one of `names`; all without any."""
-    found = []
-    for path in sorted(FOLDER.rglob("*.yaml")):
-        expected = YAML(typ="safe").load(path)
-        project = path.relative_to(FOLDER).parts[0]
-        found.append(Case(project, path.with_suffix(".cu"), expected))
-    return [one for one in found if not names or any(name in one.name for name in names)]
-
-
-def value_of(text: object, names: Mapping[str, Any]) -> float | None:
-    """Evaluate an expression; None where it isn't one, or has an unknown name."""
-    try:
-        return float(Expression.parse(str(text)).evaluate(names))
-    except (ExpressionError, TypeError, ValueError):
-        return None
-
-
-def sizes_of(drafted: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, int]:
-    """Give each axis of a draft its size, by its name or else by where it mostly stands."""
-    sizes = expected["sizes"]
-    known = {axis: sizes[axis] for axis in drafted["axes"] if axis in sizes}
-    found: dict[str, Counter[int]] = {}
-    for dim, size in standing(drafted, expected):
-        if dim in drafted["axes"] and dim not in known and size is not None and size == int(size):
-            found.setdefault(str(dim), Counter())[int(size)] += 1
-    return known | {axis: counts.most_common(1)[0][0] for axis, counts in found.items()}
-
-
-def standing(drafted: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Pair what stands in a draft's grid, shapes and values with the sizes that are right there."""
-    sizes, right = expected["sizes"], expected["arguments"]
-    goal = expected["launch"]["grid"]
-    if not any(isinstance(one, list) for one in goal):
-        grid = choice(drafted["baseline"]["launch"][0].get("grid", []))
-        yield from zip(grid, [value_of(one, sizes) for one in goal], strict=False)
-    for argument in drafted["arguments"]:
-        wanted = right.get(argument["name"], {})
-        if "shape" in argument and "shape" in wanted:
-            dims, goal = argument["shape"], [value_of(one, sizes) for one in wanted["shape"]]
-            goal = goal if len(dims) == len(goal) else [math.prod(goal)] * (len(dims) == 1)
-            yield from zip(dims, goal, strict=False)
-        elif "value" in argument and "value" in wanted:
-            yield argument["value"], value_of(wanted["value"], sizes)
-
-
-def in_doubt(line: str, kind: str) -> bool:
-    """Tell whether a line says that it doesn't know this: a shape, a role, a dtype or a value."""
-    return bool(DOUBT.search(line) or re.search(rf"FILL IN.*\b{kind}\b|{kind}:[^,]*{BLANK}", line))
-
-
-def choice(wanted: object) -> list[Any]:
-    """Give what is right: one thing, or any of a list of them."""
-    return list(wanted) if isinstance(wanted, list) else [wanted]
-
-
-def same_shape(dims: Sequence[object], goal: Sequence[int], known: Mapping[str, int]) -> bool:
-    """Tell whether a shape is the same memory: as it is, flat, or with neighbours as one."""
-    found = [value_of(one, known) for one in dims]
-    if None in found:
-        return False
-    steps, wanted = strides(found), strides(goal)
-    return found == [*goal] or (
-        math.prod(found) == math.prod(goal) and (steps <= wanted or wanted <= steps)
-    )
-
-
-def strides(dims: Sequence[float]) -> set[float]:
-    """Give how far apart elements are along each dimension but the last."""
-    return {math.prod(dims[place:]) for place in range(1, len(dims))} - {1}
-
-
-def faults(
-    argument: Mapping[str, Any], wanted: Mapping[str, Any], known: Mapping[str, int], sizes: Any
-) -> list[str]:
-    """Name what of an argument isn't as it has to be."""
-    wrong = []
-    if argument.get("dtype") not in choice(wanted["dtype"]):
-        wrong.append(f"dtype {argument.get('dtype')}")
-    if "shape" in wanted:
-        goal = [int(value_of(one, sizes)) for one in wanted["shape"]]
-        if not same_shape(argument.get("shape", ()), goal, known):
-            wrong.append(f"shape {argument.get('shape')}")
-        if argument.get("role") != wanted["role"]:
-            wrong.append(f"role {argument.get('role')}")
-    else:
-        found, goal = value_of(argument.get("value"), known), value_of(wanted["value"], sizes)
-        right = goal is not None and found is not None
-        if not right or not (wanted.get("free") or math.isclose(found, goal, rel_tol=1e-6)):
-            wrong.append(f"value {argument.get('value')}")
-    return wrong
-
-
-def right_line(argument: Mapping[str, Any], wanted: Mapping[str, Any], known: Any, sizes: Any):
-    """Write an argument as it has to be, in the axes of the draft where it has them."""
-    dtypes = choice(wanted["dtype"])
-    dtype = argument.get("dtype") if argument.get("dtype") in dtypes else dtypes[0]
-    head = f"  - {{name: {argument['name']}, dtype: {dtype}"
-    if "value" in wanted:
-        text = str(wanted["value"])
-        number = value_of(text, sizes)
-        whole = int(number) if float(number).is_integer() and "float" not in dtype else number
-        return f"{head}, value: {text if text in known else whole}}}"
-    dims = [one if one in known else int(value_of(one, sizes)) for one in wanted["shape"]]
-    return f"{head}, shape: [{', '.join(map(str, dims))}], role: {wanted['role']}}}"
-
-
-def judge_arguments(paper: Paper, drafted: Any, case: Case, known: Any, made: Judgement) -> None:
-    """Compare the arguments, and mend them."""
-    right, sizes = case.expected["arguments"], case.expected["sizes"]
-    names = [argument["name"] for argument in drafted["arguments"]]
-    if names != list(right):
-        made.problem = f"arguments {', '.join(names)}"
-        made.silent.append(made.problem)
-        return
-    for argument in drafted["arguments"]:
-        wanted = right[argument["name"]]
-        wrong = faults(argument, wanted, known, sizes)
-        at = paper.at(rf"\s+- \{{name: {re.escape(argument['name'])},")
-        if at is None:
-            made.problem = f"the line of {argument['name']} isn't found"
-        elif wrong:
-            line = paper.text[at]
-            untold = [one for one in wrong if not in_doubt(line, one.split()[0])]
-            made.silent += [f"{argument['name']}: {one}" for one in untold]
-            paper.mend(at, right_line(argument, wanted, known, sizes))
-
-
-def judge_launch(paper: Paper, drafted: Any, case: Case, known: Any, made: Judgement) -> None:
-    """Compare where and how the kernel is launched, as baseline and in the template."""
-    wanted = case.expected["launch"]
-    default = {**known, **(drafted.get("default") or {})}
-    launches = {
-        "baseline:": (drafted["baseline"]["launch"][0], known),
-        "launch:": (drafted["launch"][0], default),
-    }
-    for head, (launch, names) in launches.items():
-        start = paper.at(head)
-        for key, name in LAUNCH_KEYS.items():
-            goal = wanted.get(name, [] if name != "shared" else 0)
-            found = launch.get(key, 0 if name == "shared" else [])
-            if launch_is(found, goal, names, case.expected["sizes"]):
-                continue
-            at = paper.at(rf"\s+{key}:", start)
-            text = first_of(goal, case.expected["sizes"])
-            if at is None:
-                before = paper.at(r"\s+block:", start)
-                indent = re.match(r"\s*", paper.text[before]).group()
-                paper.add(before + 1, f"{indent}{key}: {text}")
-                made.silent += [f"launch: no {key}"] * (head == "baseline:")
-                continue
-            if head == "baseline:" and not in_doubt(paper.text[at], key):
-                made.silent.append(f"launch: {key} {found}")
-            indent = re.match(r"\s*", paper.text[at]).group()
-            paper.mend(at, f"{indent}{key}: {text}")
-
-
-def launch_is(found: Any, goal: Any, names: Any, sizes: Any) -> bool:
-    """Tell whether a grid, a block or shared memory is what is right, missing ones being 1."""
-    if any(isinstance(one, list) for one in choice(goal)):
-        return any(launch_is(found, one, names, sizes) for one in goal)
-    have = [value_of(one, names) for one in choice(found)]
-    want = [value_of(one, sizes) for one in choice(goal)]
-    longest = max(len(have), len(want))
-    return have + [1.0] * (longest - len(have)) == want + [1.0] * (longest - len(want))
-
-
-def first_of(goal: Any, sizes: Any) -> str:
-    """Write a grid, a block or shared memory in numbers."""
-    if not isinstance(goal, list):
-        return str(int(value_of(goal, sizes)))
-    goal = goal[0] if goal and isinstance(goal[0], list) else goal
-    return f"[{', '.join(str(int(value_of(one, sizes))) for one in goal)}]"
-
-
-def judge_rest(paper: Paper, drafted: Any, case: Case, known: Mapping[str, int]) -> str:
-    """Fill in the sizes and the bytes, set the tolerances; give a problem that is left."""
-    missing = [axis for axis in drafted["axes"] if axis not in known]
-    if missing:
-        return f"nobody knows the axes {', '.join(missing)}"
-    pairs = ", ".join(f"{axis}: {known[axis]}" for axis in drafted["axes"])
-    paper.mend(paper.at(r"  tuned:"), f"  tuned: [{{{pairs}}}]")
-    mend_tolerances(paper, case)
-    left = [line.strip() for line in paper.text if re.search(rf":.*\b{BLANK}\b", line)]
-    return f"left blank: {left[0]}" if left else ""
-
-
-def mend_tolerances(paper: Paper, case: Case) -> None:
-    """Leave no tolerance to what is no output, and state the one that a case asks for."""
-    head, wanted = paper.at("tolerance:"), case.expected.get("mend", {}).get("tolerance", {})
-    for name, one in case.expected["arguments"].items():
-        at = paper.at(rf"  {name}: ", head)
-        if at is not None and one.get("role") not in ("output", "inout"):
-            paper.text.pop(at)
-            paper.mended += 1
-        elif at is not None and name in wanted:
-            inside = ", ".join(f"{key}: {bound}" for key, bound in wanted[name].items())
-            paper.mend(at, f"  {name}: {{{inside}}}")
-
-
-def judge(space: Path, case: Case) -> Judgement:
-    """Compare a draft with what is right, and mend it in its file."""
-    made = Judgement()
-    paper = Paper(space.read_text(encoding="utf-8").splitlines())
-    drafted = YAML(typ="safe").load(space)
-    known = sizes_of(drafted, case.expected)
-    judge_arguments(paper, drafted, case, known, made)
-    judge_launch(paper, drafted, case, known, made)
-    made.problem = made.problem or judge_rest(paper, drafted, case, known)
-    made.lines = paper.mended
-    made.block_offered = offers_block(drafted)
-    space.write_text("\n".join(paper.text) + "\n", encoding="utf-8")
-    mended = YAML(typ="safe").load(space)
-    reference = (space.parent / mended["reference"]).resolve()
-    reference.write_text(reference_file(case, mended, known, own_inputs=False), encoding="utf-8")
-    if body := case.expected.get("inputs"):
-        made.inputs = reference, reference_file(case, mended, known), len(body.splitlines())
-    return made
-
-
-def offers_block(drafted: Any) -> bool:
-    """Tell whether a parameter of several values sizes the block."""
-    several = {
-        name for name, values in (drafted.get("parameters") or {}).items() if len(values) > 1
-    }
-    text = " ".join(map(str, drafted["launch"][0]["block"]))
-    return any(re.search(rf"\b{name}\b", text) for name in several)
-
-
-def reference_file(
-    case: Case, mended: Any, known: Mapping[str, int], *, own_inputs: bool = True
-) -> str:
-    """Write the reference, and the inputs where a case has its own, over the right shapes."""
-    expected, sizes = case.expected, case.expected["sizes"]
-    right = expected["arguments"]
-    read = [n for n, one in right.items() if one.get("role") in ("input", "inout")]
-    shapes = {
-        one["name"]: tuple(int(value_of(dim, known)) for dim in one["shape"])
-        for one in mended["arguments"]
-        if "shape" in one and all(value_of(dim, known) is not None for dim in one["shape"])
-    }
-    goals = {n: tuple(int(value_of(d, sizes)) for d in right[n]["shape"]) for n in read}
-    numbers = [f"    {name} = {size}" for name, size in sizes.items()]
-    numbers += [
-        f"    {one['name']} = {value_of(one['value'], known)}"
-        for one in mended["arguments"]
-        if "value" in one and one["name"] not in sizes
-    ]
-    lines = [
-        f"SHAPES = {shapes!r}",
-        "",
-        "",
-        "def reference(xp, inputs, axes, **operator):",
-        *numbers,
-    ]
-    lines += [f"    {n} = inputs[{n!r}].reshape({goals[n]})" for n in read]
-    lines += [f"    def outputs({', '.join(read)}):"]
-    lines += [f"        {line}" for line in expected["reference"].splitlines()]
-    made = f"outputs({', '.join(read)}).items()"
-    lines += [f"    return {{n: xp.asarray(one).reshape(SHAPES[n]) for n, one in {made}}}"]
-    if (body := expected.get("inputs")) and own_inputs:
-        drawn = [n.strip() for line in body.splitlines() for n in line.split(" = ")[0].split(",")]
-        made = ", ".join(f"{n!r}: {n}.reshape(SHAPES[{n!r}])" for n in drawn)
-        lines += ["", "", "def inputs(xp, rng, axes, fill):", *numbers]
-        lines += [f"    {line}" for line in body.splitlines()]
-        lines += [f"    return {{{made}}}"]
-    return "\n".join(lines) + "\n"
-
-
-def run(*words: str | Path) -> tuple[dict[str, Any] | None, str]:
+def run(
+    *words: str | Path, device: str = "host", time_s: float = TIME_S
+) -> tuple[dict[str, Any] | None, str]:
     """Run `tune`; give its JSON object, or what it says instead."""
-    environ = {**os.environ, "TUNE_STORE": "none", "CUDA_VISIBLE_DEVICES": ""}
+    environ = {**os.environ, "TUNE_STORE": "none"}
+    if device == "host":
+        environ["CUDA_VISIBLE_DEVICES"] = ""
     command = [sys.executable, "-m", "tuner", *map(str, words), "--json"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, env=environ, timeout=TIME_S, check=False
+            command, capture_output=True, text=True, env=environ, timeout=time_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return None, f"no end after {TIME_S} s"
+        return None, f"no end after {time_s:g} s"
     if done.returncode:
         return None, said(done.stderr + done.stdout)
     return json.loads(done.stdout), ""
@@ -384,8 +72,8 @@ def said(text: str) -> str:
     return re.sub(r"(?<![\w.-])(?:/[\w.-]+)+/", "", line)[:300]
 
 
-def measured(case: Case, folder: Path) -> dict[str, Any]:
-    """Draft, judge, mend and verify one source below `folder`."""
+def draft(case: Case, folder: Path) -> tuple[dict[str, Any], Judgement | None]:
+    """Draft, judge and mend one source below `folder`."""
     project, out = folder / "project", folder / "draft"
     shutil.copytree(FOLDER / case.project, project, ignore=shutil.ignore_patterns("*.yaml"))
     source = project / case.source.relative_to(FOLDER / case.project)
@@ -394,7 +82,7 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     made, problem = run("init", source, "--out", out)
     if made is None or not (spaces := list((out / "search_spaces").glob("*.yaml"))):
         notes = (made or {}).get("notes", [])
-        return {**row, "why_not": problem or " ".join(notes)[:300]}
+        return {**row, "why_not": problem or " ".join(notes)[:300]}, None
     judgement = judge(spaces[0], case)
     row |= {
         "drafted": True,
@@ -404,22 +92,68 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
         "parameters": made["parameters"],
     }
     if judgement.problem:
-        return {**row, "why_not": judgement.problem}
-    kernel = (spaces[0].parent / YAML(typ="safe").load(spaces[0])["source"]).resolve()
-    words = ("--device", "host", "--no-mutants", "--trials", str(TRIALS), "--seed", "1")
-    words = (kernel, "--space", spaces[0], *words, "--quiet", "--jobs", "1", "--session")
-    done, problem = run(*words, folder / "session")
+        row["why_not"] = judgement.problem
+    return row, judgement
+
+
+def tune(
+    folder: Path, session: Path, trials: int, device: str, time_s: float
+) -> tuple[dict[str, Any] | None, str]:
+    """Tune the draft below `folder`; give the results, or what `tune` says instead."""
+    (space,) = (folder / "draft" / "search_spaces").glob("*.yaml")
+    kernel = (space.parent / YAML(typ="safe").load(space)["source"]).resolve()
+    words = [kernel, "--space", space, "--device", device, "--no-mutants", "--trials", str(trials)]
+    words += ["--seed", "1", "--quiet", "--session", session]
+    words += ["--jobs", "1"] if device == "host" else []
+    return run(*words, device=device, time_s=time_s)
+
+
+def outcome(done: Mapping[str, Any] | None, problem: str) -> dict[str, Any]:
+    """Give what a row says of a run."""
+    if done is None:
+        return {"why_not": problem}
+    correct = done["trials"]["correct"]
+    return {"verified": correct > 0, "configs_correct": correct, "trials": done["trials"]}
+
+
+def write_inputs(judgement: Judgement) -> int:
+    """Write the inputs of a case in place of the draft's own; give their lines."""
+    reference, text, count = judgement.inputs
+    reference.write_text(text, encoding="utf-8")
+    return count
+
+
+def measured(case: Case, folder: Path) -> dict[str, Any]:
+    """Draft, judge, mend and verify one source below `folder`."""
+    row, judgement = draft(case, folder)
+    if judgement is None or judgement.problem:
+        return row
+    done, problem = tune(folder, folder / "session", TRIALS, "host", TIME_S)
     if done is None and judgement.inputs is not None:
         # where the draft's own inputs do not suit, those of the case are written
-        reference, text, count = judgement.inputs
-        reference.write_text(text, encoding="utf-8")
-        row["lines"] += count
-        done, problem = run(*words, folder / "session_with_inputs")
-    if done is None:
-        return {**row, "why_not": problem}
-    correct = done["trials"]["correct"]
-    row |= {"verified": correct > 0, "configs_correct": correct, "trials": done["trials"]}
+        row["lines"] += write_inputs(judgement)
+        done, problem = tune(folder, folder / "session_with_inputs", TRIALS, "host", TIME_S)
+    return row | outcome(done, problem)
+
+
+def kept(case: Case, folder: Path) -> dict[str, Any]:
+    """Draft, judge and mend one source, with its own inputs, and leave the row beside it."""
+    row, judgement = draft(case, folder)
+    if judgement is not None and judgement.inputs is not None:
+        row["lines"] += write_inputs(judgement)
+    (folder / "row.json").write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
     return row
+
+
+def run_draft(folder: Path, session: Path, device: str, time_s: float) -> dict[str, Any]:
+    """Verify a source whose draft `kept` left in `folder`."""
+    row = json.loads((folder / "row.json").read_text(encoding="utf-8"))
+    if not row["drafted"] or "why_not" in row:
+        return row
+    start = time.monotonic()
+    done, problem = tune(folder, session, DRAFTS_TRIALS, device, time_s)
+    row["seconds"] = round(time.monotonic() - start, 1)
+    return row | outcome(done, problem)
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -455,22 +189,62 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def read_words() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a part of a source's name")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what is made there")
+    parser.add_argument("--large", action="store_true", help="at sizes as production has them")
+    parser.add_argument("--draft-only", action="store_true", help="leave drafts in --keep DIR")
+    parser.add_argument("--drafts", type=Path, metavar="DIR", help="tune what --draft-only left")
+    parser.add_argument("--device", choices=["host", "cuda"], default="host", help="for --drafts")
+    parser.add_argument("--time", type=float, default=DRAFTS_TIME_S, help="seconds for each draft")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the JSON file of the results")
+    words = parser.parse_args()
+    if words.draft_only and words.keep is None:
+        parser.error("--draft-only leaves its drafts in a folder: name it with --keep DIR")
+    if words.device != "host" and words.drafts is None:
+        parser.error("--device is for drafts that were made before: name their folder (--drafts)")
+    if words.keep is not None and words.keep.exists() and any(words.keep.iterdir()):
+        parser.error(f"{words.keep} is not empty: give a new folder")
+    return words
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], name: str | Path) -> None:
+    result = {"benchmark": "strangers", **summary(rows), "most_lines": MOST_LINES}
+    write_result(name, {**result, "rows": rows, "environment": environment()})
+
+
+def run_drafts(folders: Sequence[Path], words: argparse.Namespace) -> list[dict[str, Any]]:
+    """Verify drafts one after another, as one at a time locks a GPU; write each row at once."""
+    if missing := [folder.name for folder in folders if not (folder / "row.json").is_file()]:
+        raise SystemExit(
+            f"{words.drafts} has no draft of {missing[0]}: --draft-only --keep makes it"
+        )
+    rows = []
+    with tempfile.TemporaryDirectory() as sessions:
+        for folder in folders:
+            rows.append(run_draft(folder, Path(sessions, folder.name), words.device, words.time))
+            print(table(rows[-1:]), flush=True)
+            if words.out is not None:
+                write_rows(rows, words.out)
+    return rows
+
+
 def main() -> None:
-    words = sys.argv[1:]
-    keep = Path(words.pop(words.index("--keep") + 1)) if "--keep" in words else None
-    names = [word for word in words if word != "--keep"]
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise SystemExit(f"{keep} is not empty: give a new folder")
-    chosen = cases(names)
-    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
-        root = keep or Path(temporary)
-        folders = [root / case.name.replace("/", "_") for case in chosen]
-        rows = list(pool.map(measured, chosen, folders))
+    words = read_words()
+    chosen = cases(words.names, large=words.large)
+    names = [case.name.replace("/", "_") for case in chosen]
+    if words.drafts is not None:
+        rows = run_drafts([words.drafts / name for name in names], words)
+    else:
+        with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
+            folders = [(words.keep or Path(temporary)) / name for name in names]
+            rows = list(pool.map(kept if words.draft_only else measured, chosen, folders))
     print(table(rows))
     print(summary(rows))
-    if not names:
-        result = {"benchmark": "strangers", **summary(rows), "most_lines": MOST_LINES}
-        write_result("strangers", {**result, "rows": rows, "environment": environment()})
+    everything = not (words.names or words.large or words.draft_only)
+    if words.drafts is None and (words.out or everything):
+        write_rows(rows, words.out or "strangers")
 
 
 if __name__ == "__main__":

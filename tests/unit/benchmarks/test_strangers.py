@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import stranger_drafts
 import strangers
 
 EXPECTED = {
@@ -45,27 +47,43 @@ tolerance:
 """
 
 
-def judged(folder: Path, draft: str = DRAFT) -> strangers.Judgement:
+def judged(folder: Path, draft: str = DRAFT) -> stranger_drafts.Judgement:
     space = folder / "sums.yaml"
     space.write_text(draft)
-    return strangers.judge(space, strangers.Case("ours", Path("sums.cu"), EXPECTED))
+    return stranger_drafts.judge(space, stranger_drafts.Case("ours", Path("sums.cu"), EXPECTED))
 
 
 def test_there_are_three_sources_of_each_of_ten_projects() -> None:
-    found = Counter(case.project for case in strangers.cases())
+    found = Counter(case.project for case in stranger_drafts.cases())
     assert len(found) == 10
     assert set(found.values()) == {3}
 
 
-@pytest.mark.parametrize("case", strangers.cases(), ids=lambda case: case.name)
-def test_what_is_expected_is_in_its_source(case: strangers.Case) -> None:
+@pytest.mark.parametrize("case", stranger_drafts.cases(), ids=lambda case: case.name)
+def test_what_is_expected_is_in_its_source(case: stranger_drafts.Case) -> None:
     assert case.source.is_file()
     sizes, arguments = case.expected["sizes"], case.expected["arguments"]
     assert any(one.get("role") in ("output", "inout") for one in arguments.values())
     for one in arguments.values():
         for text in one.get("shape", [one.get("value")]):
-            assert strangers.value_of(text, sizes) is not None
-    compile(strangers.reference_file(case, {"arguments": []}, {}), case.name, "exec")
+            assert stranger_drafts.value_of(text, sizes) is not None
+    compile(stranger_drafts.reference_file(case, {"arguments": []}, {}), case.name, "exec")
+
+
+@pytest.mark.parametrize(
+    "case", stranger_drafts.cases(large=True), ids=lambda case: f"{case.name}, large"
+)
+def test_large_sizes_make_large_arrays_and_fit_a_grid(case: stranger_drafts.Case) -> None:
+    sizes = case.expected["sizes"]
+    shapes = [one["shape"] for one in case.expected["arguments"].values() if "shape" in one]
+    largest = max(
+        math.prod(stranger_drafts.value_of(dim, sizes) for dim in shape) for shape in shapes
+    )
+    assert 2**20 <= largest <= 2**26
+    grid = [stranger_drafts.value_of(dim, sizes) for dim in case.expected["launch"]["grid"]]
+    assert all(count <= 65_535 for count in grid[1:])
+    small = next(one for one in stranger_drafts.cases([case.name]) if one.name == case.name)
+    assert list(small.expected["sizes"]) == list(sizes)
 
 
 def test_blanks_are_lines_to_mend_and_no_silent_guesses(tmp_path: Path) -> None:
@@ -104,8 +122,24 @@ def test_a_source_is_drafted_mended_and_verified(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strangers, "TRIALS", 1)
-    (case,) = strangers.cases([name])
+    (case,) = stranger_drafts.cases([name])
     row = strangers.measured(case, tmp_path)
     assert row["verified"], row
     assert row["silently_wrong"] == []
     assert row["lines"] <= strangers.MOST_LINES
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_draft_that_was_kept_is_verified_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "DRAFTS_TRIALS", 1)
+    (case,) = stranger_drafts.cases(["deepspeed/streaks"])
+    made = strangers.kept(case, tmp_path / "here")
+    assert (made["drafted"], made["verified"]) == (True, False)
+    (tmp_path / "here").rename(tmp_path / "there")
+    row = strangers.run_draft(tmp_path / "there", tmp_path / "session", "host", 60)
+    assert row["verified"], row
+    assert row["seconds"] > 0
+    late = strangers.run_draft(tmp_path / "there", tmp_path / "late", "host", 0.1)
+    assert late["why_not"] == "no end after 0.1 s"
