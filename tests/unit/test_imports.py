@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 43_700,
+    "core": 43_850,
     "runtime": 2_150,
     "export": 2_650,
     "engines": 3_460,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_440,
     "study": 3_850,
     "compat": 1_800,
-    "tests": 77_400,
+    "tests": 77_550,
     "docs": 4_700,
 }
 
