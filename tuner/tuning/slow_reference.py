@@ -19,6 +19,7 @@ _QUICKER = {
     r"\bvectorize\(": "arithmetic on whole arrays instead of np.vectorize",
     r"\bapply_along_axis\(": "an axis= argument instead of np.apply_along_axis",
     r"\bfromfunction\(": "arithmetic on np.arange instead of np.fromfunction",
+    r"\.accumulate\(": "a function that CuPy has, instead of .accumulate",
 }
 
 

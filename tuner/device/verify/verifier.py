@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tuner.device.base import BITS_DIFFER
+from tuner.device.either import EitherLibrary
 from tuner.device.encoding import Array, decode, storage_dtype
 from tuner.device.inputs import (
     NONFINITE,
@@ -100,6 +101,7 @@ class Verifier:
         self._memory, self._xp = memory, memory.xp
         self._spec, self._operators = spec, dict(operators)
         self._reference = reference_of(spec)
+        self._computing, self._drawing = EitherLibrary(), EitherLibrary()
         self._leeway = Leeway(spec)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
@@ -286,7 +288,13 @@ class Verifier:
         # An overflow to infinity is an answer like others, and NumPy would print a warning of it.
         quiet = np.errstate(all="ignore")
         with quiet, blamed_on(self._spec.reference, f"fails on {workload}"):
-            computed = self._reference.compute(self._xp, inputs, workload.values, **self._operators)
+            computed = self._computing.call(
+                self._xp,
+                lambda xp, given: self._reference.compute(
+                    xp, given, workload.values, **self._operators
+                ),
+                inputs,
+            )
             require_dict(self._spec.reference, "reference", computed, self._outputs())
             return {
                 name: self._xp.ascontiguousarray(values, dtype=self._xp.float64)
@@ -354,7 +362,13 @@ class Verifier:
         slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
         with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
             asked = workload.values, split_kind(kind)[0], self._operators
-            given = self._reference.drawn(self._xp, rng, *asked)
+            given = self._drawing.call(
+                self._xp,
+                lambda xp, _: self._reference.drawn(
+                    xp, rng if xp is self._xp else generator(xp, seed), *asked
+                ),
+                {},
+            )
         require_dict(self._spec.reference, "inputs", given, slots)
         for name, values in given.items():
             shape = getattr(values, "shape", None)  # of what is no array there is none
