@@ -153,6 +153,8 @@ def run_draft(folder: Path, session: Path, device: str, time_s: float) -> dict[s
     start = time.monotonic()
     done, problem = tune(folder, session, DRAFTS_TRIALS, device, time_s)
     row["seconds"] = round(time.monotonic() - start, 1)
+    if done is not None and "roundings" in done:
+        row["roundings"] = done["roundings"]
     return row | outcome(done, problem)
 
 
