@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, prod
@@ -272,6 +272,7 @@ class Prepared:
     given: frozenset[str] = frozenset()  # inputs of which no number changes alone
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     changed: dict[int, Prepared] = field(default_factory=dict)  # others yet, by their variants
+    moved: Sequence[Mapping[str, Array]] = ()  # the reference of inputs that rounding has moved
     uses: int = 0
     told: str = ""  # what a verdict calls the kind, where that says too much
     # Of outputs whose tolerance is measured: what a rounding is of each element, how many of them
@@ -284,6 +285,7 @@ class Prepared:
     def size_bytes(self) -> int:
         held = (self, *([self.twin[0]] if self.twin else []), *self.changed.values())
         kept = [values for one in held for values in (one.inputs, one.reference or {}, one.scales)]
+        kept += [values for one in held for values in one.moved]
         arrays = (array for values in kept for array in values.values())
         # A twin shares what it does not change: the weights of a layer are most of its inputs.
         return sum(int(array.nbytes) for array in {id(a): a for a in arrays}.values())

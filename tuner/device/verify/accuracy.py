@@ -100,7 +100,7 @@ class Leeway:
 
     def __init__(self, spec: KernelSpec) -> None:
         self._names = {name for name, one in spec.tolerances.items() if one.measured}
-        self._floats = {a.name: a.dtype for a in spec.arguments if a.dtype in FLOAT_DTYPES}
+        self.floats = {a.name: a.dtype for a in spec.arguments if a.dtype in FLOAT_DTYPES}
         self.unit = unit_of(spec)
         cap = cap_of(spec)
         self._most = Accuracy(cap, cap * OF_AN_ELEMENT)
@@ -124,7 +124,7 @@ class Leeway:
         """Compute the reference again on inputs that one rounding has moved."""
         rng = generator(xp, prepared.seed)
         moved = {
-            name: nudge(xp, rng, values, self.unit) if name in self._floats else values
+            name: nudge(xp, rng, values, self.unit) if name in self.floats else values
             for name, values in inputs.items()
         }
         nearby, known = compute(moved), prepared.reference or {}
@@ -138,7 +138,7 @@ class Leeway:
         pairs = {n: (known[n], nearby[n]) for n in self._names if n in known and n in nearby}
         same = {name: two for name, two in pairs.items() if two[0].shape == two[1].shape}
         prepared.scales = {name: scale_of(xp, *two, self.unit) for name, two in same.items()}
-        held = (n for n, (values, _) in same.items() if is_copied(xp, values, self._floats[n]))
+        held = (n for n, (values, _) in same.items() if is_copied(xp, values, self.floats[n]))
         prepared.copied = frozenset(held)
         if prepared.kind == NORMAL:
             for name, (values, _) in same.items():
