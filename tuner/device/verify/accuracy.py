@@ -17,6 +17,7 @@ import numpy as np
 from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
 from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.outputs import Verdict, same_overflow
+from tuner.device.verify.reductions import count, is_all, reduce
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
 
@@ -182,8 +183,8 @@ class Leeway:
         """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing."""
         size = xp.abs(reference)
         telling = size > 0.0
-        count, limit = int(telling.sum()), self._most.block
-        while count and 2 * int((telling & (size <= scale * limit)).sum()) >= count:
+        told, limit = count(xp, telling), self._most.block
+        while told and 2 * count(xp, telling & (size <= scale * limit)) >= told:
             if limit <= FLOOR:
                 return 0.0
             limit = max(FLOOR, limit / FACTOR)
@@ -224,7 +225,7 @@ def is_copied(xp: Any, reference: Array, dtype: str) -> bool:
     """Tell whether an output's dtype holds all that is expected as it is: it may be a copy."""
     flat = reference.reshape(-1)
     return all(
-        bool((decode(xp, encode(xp, flat[one], dtype), dtype) == flat[one]).all())
+        is_all(xp, decode(xp, encode(xp, flat[one], dtype), dtype) == flat[one])
         for one in pieces(xp, flat.size)
     )
 
@@ -264,7 +265,8 @@ def _measure_piece(
     spread = xp.repeat(scales, BLOCK)[: error.size] * SHARE_OF_BLOCK
     if error.size % BLOCK:  # the mean of the last one is over fewer
         spread[-(error.size % BLOCK) :] *= BLOCK / (error.size % BLOCK)
-    return xp.stack([(errors / scales).max(), (error / xp.maximum(scale, spread)).max()])
+    shares = errors / scales, error / xp.maximum(scale, spread)
+    return xp.stack([reduce(xp, "max", share) for share in shares])
 
 
 def _stored_for_nothing(xp: Any, reference: Array, dtype: str) -> Array:

@@ -13,6 +13,7 @@ from typing import Any
 from tuner.device.encoding import Array, decode
 from tuner.device.inputs import Prepared
 from tuner.device.verify.accuracy import FLOOR, OF_AN_ELEMENT
+from tuner.device.verify.reductions import count, is_any
 
 # Of so many elements a rounding may decide: more say that the reference is no answer.
 MOST_IN_DOUBT = 0.01
@@ -57,7 +58,7 @@ def is_either(
         return False
     for one in moved():
         wrong &= out != one[name].reshape(-1)
-    return not bool(wrong.any())
+    return not is_any(xp, wrong)
 
 
 def widen(
@@ -83,4 +84,4 @@ def widen(
 
 
 def _few(xp: Any, wrong: Array) -> bool:
-    return int(xp.count_nonzero(wrong)) <= max(1, int(MOST_IN_DOUBT * wrong.size))
+    return count(xp, wrong) <= max(1, int(MOST_IN_DOUBT * wrong.size))

@@ -20,6 +20,7 @@ from tuner.device.encoding import (
     pieces,
     storage_dtype,
 )
+from tuner.device.verify.reductions import count
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 from tuner.model.trial import Accuracy, Correctness
 
@@ -77,7 +78,7 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
     for piece in pieces(xp, out.size):
         error = _errors(xp, out[piece], ref[piece], dtype, tolerance)
         if tolerance.codes is not None:
-            changed += int((error > 0).sum())
+            changed += count(xp, error > 0)
         worst = xp.argmax(error)
         parts.append(xp.stack([error[worst], worst + float(piece.start)]))
     table = xp.stack(parts)
@@ -104,7 +105,8 @@ def zeros_pass(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tol
     error = _errors(xp, xp.zeros_like(raw.reshape(-1)[::step]), ref, dtype, tolerance)
     telling = ref != 0.0  # NaN too
     passing = telling & (error <= 1.0)
-    return bool(2 * passing.sum() > telling.sum()) or not bool(telling.any())
+    told = count(xp, telling)
+    return 2 * count(xp, passing) > told or not told
 
 
 def _errors(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> Array:

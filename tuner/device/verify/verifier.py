@@ -43,6 +43,7 @@ from tuner.device.verify.outputs import (
     look,
     zeros_pass,
 )
+from tuner.device.verify.reductions import is_all, is_any
 from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
@@ -543,7 +544,7 @@ class Verifier:
             if not self._equal_bits(slot, self._current.inputs[slot.name]):
                 return f"changed its input {slot.name!r}"
         for slot in self._layout.zeroed:
-            if bool(self._bytes(slot).any()):
+            if is_any(self._xp, self._bytes(slot)):
                 values = decode(self._xp, self._view(slot), slot.dtype).reshape(-1)
                 # A float's -0 is other bits, and equal to 0.
                 first = int((self._bytes(slot) != 0).argmax()) // storage_dtype(slot.dtype).itemsize
@@ -562,7 +563,7 @@ class Verifier:
     def _equal_bits(self, slot: Slot, other: Array) -> bool:
         # As wide as they come, and not as floats: NaN differs from itself.
         bits = "u8" if slot.size_bytes % 8 == 0 else "u1"
-        return bool((self._bytes(slot).view(bits) == other.reshape(-1).view(bits)).all())
+        return is_all(self._xp, self._bytes(slot).view(bits) == other.reshape(-1).view(bits))
 
     def _bytes(self, slot: Slot) -> Array:
         return self._memory.data[slot.offset : slot.offset + slot.size_bytes]
