@@ -17,7 +17,7 @@ import numpy as np
 from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
 from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.outputs import Verdict, same_overflow
-from tuner.device.verify.reductions import count, is_all, reduce
+from tuner.device.verify.reductions import count, find_largest, is_all, reduce
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
 
@@ -166,7 +166,7 @@ class Leeway:
             return Verdict(error), found
         out, ref = decode(xp, raw.reshape(-1), dtype), reference.reshape(-1)
         apart = xp.where(same_overflow(xp, out, ref, dtype), 0.0, xp.abs(out - ref))
-        worst = int(xp.argmax(xp.nan_to_num(apart, nan=inf) / scale.reshape(-1)))
+        worst = find_largest(xp, xp.nan_to_num(apart, nan=inf) / scale.reshape(-1))
         return Verdict(error, (worst, float(out[worst]), float(ref[worst]))), found
 
     def is_fair(self, xp: Any, dtype: str, exact: Array, own: Array, nearby: Array) -> bool:

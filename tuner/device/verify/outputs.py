@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, nan
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tuner.device.encoding import (
     pieces,
     storage_dtype,
 )
-from tuner.device.verify.reductions import count
+from tuner.device.verify.reductions import count, find_largest
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 from tuner.model.trial import Accuracy, Correctness
 
@@ -79,13 +80,9 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
         error = _errors(xp, out[piece], ref[piece], dtype, tolerance)
         if tolerance.codes is not None:
             changed += count(xp, error > 0)
-        worst = xp.argmax(error)
-        parts.append(xp.stack([error[worst], worst + float(piece.start)]))
-    table = xp.stack(parts)
-    if xp.__name__ != "numpy":
-        table = table.get()
-    worst = table[table[:, 0].argmax()]
-    error = float(worst[0])
+        worst = find_largest(xp, error)
+        parts.append((float(error[worst]), piece.start + worst))
+    error, index = max(parts, key=itemgetter(0))
     if tolerance.codes is not None:
         # Within the share that may differ, one code apart counts as right.
         changed_share = changed / int(out.size)
@@ -93,7 +90,6 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
         error = max(error - 1.0, 0.0) + share
     if error <= 1.0:
         return Verdict(error)
-    index = int(worst[1])
     found = float(decode(xp, out[index : index + 1], dtype)[0])
     return Verdict(error, (index, found, float(ref[index])))
 

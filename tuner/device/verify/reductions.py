@@ -28,6 +28,22 @@ def reduce(xp: Any, how: Literal["all", "any", "max", "sum"], values: Array) -> 
     return reduce(xp, how, parts)
 
 
+def find_largest(xp: Any, values: Array) -> int:
+    """Find the place of the largest element, the first of several, in an array without NaN."""
+    flat = values.reshape(-1)
+    rows = flat.size // ROW
+    if xp.__name__ == "numpy" or rows < 2:
+        return int(xp.argmax(flat))
+    tops = xp.max(flat[: rows * ROW].reshape(rows, ROW), axis=1)
+    first = int(xp.argmax(tops)) * ROW
+    best = first + int(xp.argmax(flat[first : first + ROW]))
+    rest = flat[rows * ROW :]
+    if rest.size:
+        other = rows * ROW + int(xp.argmax(rest))
+        best = other if bool(flat[other] > flat[best]) else best
+    return best
+
+
 def is_all(xp: Any, values: Array) -> bool:
     """Tell whether all elements are true."""
     return bool(reduce(xp, "all", values))
