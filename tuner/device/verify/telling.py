@@ -24,7 +24,7 @@ class TellingVerifier(Verifier):
 
     def require_telling(self) -> None:
         """Raise `KernelError` where an input changes nothing, or nothing changes an output."""
-        require_telling(self._spec, self._operators)
+        require_telling(self._spec, self._answers.operators)
 
 
 def require_telling(spec: KernelSpec, operators: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ class _Teller(Verifier):
                 self._refer(mixed)
             except KernelError:  # it counts, for the reference cannot do with any
                 return True
-            if not all(_same(first, mixed, output) for output in self._outputs()):
+            if not all(_same(first, mixed, output) for output in self._answers.names()):
                 return True
         return not tried
 

@@ -10,21 +10,15 @@ from typing import Any, Literal
 import numpy as np
 
 from tuner.device.base import BITS_DIFFER
-from tuner.device.either import EitherLibrary
 from tuner.device.encoding import Array, decode, storage_dtype
 from tuner.device.inputs import (
     NONFINITE,
     NORMAL,
     InputCache,
     Prepared,
-    draw_values,
-    generator,
-    round_to_dtype,
     same_seed,
-    split_kind,
 )
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, Slot, fill_byte
-from tuner.device.problems import reference_of
 from tuner.device.reference import (
     CanonicalFunction,
     blamed_on,
@@ -33,8 +27,9 @@ from tuner.device.reference import (
     returning,
 )
 from tuner.device.verify.accuracy import Leeway
+from tuner.device.verify.answers import Answers
 from tuner.device.verify.bits import digest
-from tuner.device.verify.doubt import Moved, compute_moved, is_either, widen
+from tuner.device.verify.doubt import Moved, is_either, widen
 from tuner.device.verify.outputs import (
     Output,
     Verdict,
@@ -47,11 +42,9 @@ from tuner.device.verify.reductions import is_all, is_any
 from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
-from tuner.model.kernel import COUPLED_FILLS, FLOAT_DTYPES, KernelSpec, Tolerance, Workload
+from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Tolerance, Workload
 from tuner.model.trial import Accuracy, Correctness
 
-# What a verdict says behind a kind of input that a problem has none of: PyTorch is wrong on it.
-ORDINARY_INSTEAD = " (ordinary ones in its place)"
 # How far off a peer may be: production rounds in places where the reference does not, and its fp8
 # products add up K of 7168 in the tensor cores' 14 bits, which on an H200 came to 5.4.
 PEER_TOLERANCES = 8.0
@@ -101,17 +94,16 @@ class Verifier:
 
     def __init__(self, memory: HostMemory, spec: KernelSpec, operators: Mapping[str, str]) -> None:
         self._memory, self._xp = memory, memory.xp
-        self._spec, self._operators = spec, dict(operators)
-        self._reference = reference_of(spec)
-        self._computing, self._drawing = EitherLibrary(), EitherLibrary()
+        self._spec = spec
         self._leeway = Leeway(spec)
+        self._answers = Answers(memory.xp, spec, operators, self._leeway)
         self._arena: Arena | None = None
         self._prepared: Prepared | None = None
         # What timed calls meet variants of.
         self._timed: Prepared | None = None
         # Of how many elements a change is, and whether also of what the reference draws.
         self._touched: dict[Workload, int] = {}
-        self._changes_given = not self._reference.fixed
+        self._changes_given = not self._answers.reference.fixed
         self._cache = InputCache(memory.cache_bytes)
         self._same: Prepared | None = None
         self._guards: Array = None
@@ -274,47 +266,19 @@ class Verifier:
         self._trim()
 
     def _refer(self, prepared: Prepared) -> None:
-        if prepared.reference is not None:
-            return
-        decoded = self._decoded(prepared)
-        prepared.reference = self._computed(prepared.workload, decoded)
-        if self._leeway:
-            compute = partial(self._computed, prepared.workload)
-            self._leeway.find_scales(self._xp, prepared, decoded, compute)
+        self._answers.refer(prepared, self._layout)
         self._memory.synchronize()
-
-    def _decoded(self, prepared: Prepared) -> dict[str, Array]:
-        return {
-            slot.name: decode(self._xp, prepared.inputs[slot.name], slot.dtype)
-            for slot in self._layout.with_role("input", "inout")
-        }
 
     def _moved(self) -> Moved:
         """Compute, once, the reference of these inputs as roundings could move them."""
         current = self._current
-        if not current.moved and not self._reference.fixed:
-            compute = partial(self._computed, current.workload)
-            asked = self._decoded(current), self._leeway.floats, self._leeway.unit, compute
-            moved: Moved = self._cache.making_room(partial(compute_moved, self._xp, *asked))
-            current.moved = moved
+        if not current.moved:
+            move = partial(self._answers.move, current, self._layout)
+            current.moved = self._cache.making_room(move)
         return current.moved
 
-    def _computed(self, workload: Workload, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        # An overflow to infinity is an answer like others, and NumPy would print a warning of it.
-        quiet = np.errstate(all="ignore")
-        with quiet, blamed_on(self._spec.reference, f"fails on {workload}"):
-            computed = self._computing.call(
-                self._xp,
-                lambda xp, given: self._reference.compute(
-                    xp, given, workload.values, **self._operators
-                ),
-                inputs,
-            )
-            require_dict(self._spec.reference, "reference", computed, self._outputs())
-            return {
-                name: self._xp.ascontiguousarray(values, dtype=self._xp.float64)
-                for name, values in computed.items()
-            }
+    def _drawn(self, workload: Workload, kind: str, seed: int) -> Prepared:
+        return self._answers.draw(workload, kind, seed, self._layout)
 
     def check(
         self, keep: bool = False, variant: int | None = None, whose: Whose = "config"
@@ -371,41 +335,6 @@ class Verifier:
             self._view(slot)[...] = prepared.inputs[slot.name]
         prepared.first_output, self._prepared = None, prepared
         self.poison()
-
-    def _drawn(self, workload: Workload, kind: str, seed: int) -> Prepared:
-        rng = generator(self._xp, seed)
-        slots = {slot.name: slot for slot in self._layout.with_role("input", "inout")}
-        with blamed_on(self._spec.reference, f"`inputs` fails on {workload}"):
-            asked = workload.values, split_kind(kind)[0], self._operators
-            given = self._drawing.call(
-                self._xp,
-                lambda xp, _: self._reference.drawn(
-                    xp, rng if xp is self._xp else generator(xp, seed), *asked
-                ),
-                {},
-            )
-        require_dict(self._spec.reference, "inputs", given, slots)
-        for name, values in given.items():
-            shape = getattr(values, "shape", None)  # of what is no array there is none
-            if name in slots and shape is not None and tuple(shape) == slots[name].shape:
-                continue
-            wanted = f"needs {slots[name].shape}" if name in slots else "is no input"
-            kind = f"a value of type {type(values).__name__}"
-            found = kind if shape is None else f"shape {tuple(shape)}"
-            wrong = f"`inputs` returns {found} for {name!r}, which {wanted}"
-            raise misfit(self._spec.reference, "inputs", wrong, f"inputs: {', '.join(slots)}")
-        inputs: dict[str, Array] = {}
-        coupled = {*given}
-        for name, slot in slots.items():
-            values = given.get(name)
-            if values is None:
-                argument = self._spec.argument(name)
-                coupled |= {name} if argument.fill in COUPLED_FILLS else set()
-                values = draw_values(self._xp, rng, argument, kind, slot.shape, workload.values)
-            stored = round_to_dtype(self._xp, slot.dtype, kind, values)
-            inputs[name] = stored.reshape(slot.shape)
-        told = f"{kind}{ORDINARY_INSTEAD}" if self._reference.replaced() else kind
-        return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
 
     def _checked(
         self, then: Callable[[], str] = lambda: "", *, whose: Whose = "config"
@@ -488,11 +417,11 @@ class Verifier:
         if expected is None or tuple(expected.shape) != slot.shape:
             found = "nothing" if expected is None else f"shape {tuple(expected.shape)}"
             wrong = f"the reference returns {found} for output {slot.name!r} of shape {slot.shape}"
-            remedy = returning(self._outputs())
+            remedy = returning(self._answers.names())
             if expected is not None:
                 remedy = "return it in this shape, or mend the shape in the search space"
             raise misfit(self._spec.reference, "reference", wrong, remedy)
-        known = slot.name in prepared.telling or self._reference.fixed
+        known = slot.name in prepared.telling or self._answers.reference.fixed
         if prepared.kind != NORMAL or known:
             return expected
         if slot.name in self._leeway:
@@ -509,15 +438,12 @@ class Verifier:
         prepared.telling.add(slot.name)
         return expected
 
-    def _outputs(self) -> tuple[str, ...]:
-        return tuple(slot.name for slot in self._layout.with_role("output", "inout"))
-
     def _collect_outputs(self, outputs: Sequence[Slot], peer: bool) -> Mapping[str, Array]:
         """Give the outputs as they are compared: in the reference's order where any is right."""
         stored: Mapping[str, Array] = {slot.name: self._view(slot) for slot in outputs}
         if peer:
-            stored = self._changed_by("unread", self._reference.unread, stored)
-        return self._changed_by("canonical", self._reference.canonical, stored)
+            stored = self._changed_by("unread", self._answers.reference.unread, stored)
+        return self._changed_by("canonical", self._answers.reference.canonical, stored)
 
     def _changed_by(
         self, name: str, function: CanonicalFunction | None, stored: Mapping[str, Array]
