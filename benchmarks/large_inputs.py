@@ -98,7 +98,7 @@ def measured(name):
         "inside_s": inside_s,
         "trials": found["trials"],
         "speedups": [one["speedup"] for one in found["workloads"]],
-        "strength": found.get("strength"),
+        "mutants": found.get("mutants"),
     }, found["device"]
 
 
