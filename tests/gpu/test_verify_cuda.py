@@ -7,7 +7,8 @@ import pytest
 
 from tuner.device.encoding import GPU_PIECE, LARGEST, STORAGE, decode, encode, storage_dtype
 from tuner.device.verify.bits import digest
-from tuner.device.verify.outputs import Output, compare, largest_error, look
+from tuner.device.verify.on_gpu import Output, largest_error, look
+from tuner.device.verify.outputs import compare
 from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Tolerance
 
 TOLERANCES = (Tolerance(1e-2, 1e-6), Tolerance(4e-3), Tolerance(0.0, 0.5), Tolerance(0.0, 0.0))

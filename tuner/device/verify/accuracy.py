@@ -16,8 +16,9 @@ import numpy as np
 
 from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
 from tuner.device.inputs import NORMAL, Prepared, generator
+from tuner.device.verify.on_gpu import count_roundings
 from tuner.device.verify.outputs import Verdict, same_overflow
-from tuner.device.verify.reductions import count, find_largest, is_all, reduce
+from tuner.device.verify.reductions import count, find_largest, is_all
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
 
@@ -239,42 +240,45 @@ def measure(
     nor does one factor that right kernels round to 16 bits or fewer before they multiply by it.
     There is nothing to round of what is `copied`.
     """
+    if xp is not np:
+        asked = raw, reference, scale, dtype, _storing(dtype), SHARE_OF_BLOCK
+        return Accuracy(*count_roundings(*asked, copied=copied))
     out, ref, scales = raw.reshape(-1), reference.reshape(-1), scale.reshape(-1)
     found = [
-        _measure_piece(xp, decode(xp, out[one], dtype), ref[one], scales[one], dtype, copied)
-        for one in pieces(xp, out.size)
+        _measure_piece(decode(np, out[one], dtype), ref[one], scales[one], dtype, copied)
+        for one in pieces(np, out.size)
     ]
-    table = xp.stack(found)
-    table = table if xp is np else table.get()
-    block, element = (float(one) for one in table.max(axis=0))
+    block, element = (float(one) for one in np.stack(found).max(axis=0))
     return Accuracy(block, element)
 
 
-def _measure_piece(
-    xp: Any, out: Array, reference: Array, scale: Array, dtype: str, copied: bool
-) -> Array:
-    stored = 0.0 if copied else _stored_for_nothing(xp, reference, dtype)
-    error = xp.maximum(xp.abs(out - reference) - stored, 0.0)
-    error = xp.where(same_overflow(xp, out, reference, dtype), 0.0, error)
-    error = xp.where(xp.isnan(error), xp.inf, error)
+def _measure_piece(out: Array, reference: Array, scale: Array, dtype: str, copied: bool) -> Array:
+    stored = 0.0 if copied else _stored_for_nothing(reference, dtype)
+    error = np.maximum(np.abs(out - reference) - stored, 0.0)
+    error = np.where(same_overflow(np, out, reference, dtype), 0.0, error)
+    error = np.where(np.isnan(error), inf, error)
     whole = -(-error.size // BLOCK) * BLOCK
-    blocks = [xp.zeros(whole), xp.zeros(whole)]
+    blocks = [np.zeros(whole), np.zeros(whole)]
     for block, values in zip(blocks, (error, scale), strict=True):
         block[: error.size] = values / BLOCK
     errors, scales = (block.reshape(-1, BLOCK).sum(axis=1) for block in blocks)
-    spread = xp.repeat(scales, BLOCK)[: error.size] * SHARE_OF_BLOCK
+    spread = np.repeat(scales, BLOCK)[: error.size] * SHARE_OF_BLOCK
     if error.size % BLOCK:  # the mean of the last one is over fewer
         spread[-(error.size % BLOCK) :] *= BLOCK / (error.size % BLOCK)
-    shares = errors / scales, error / xp.maximum(scale, spread)
-    return xp.stack([reduce(xp, "max", share) for share in shares])
+    return np.stack([(errors / scales).max(), (error / np.maximum(scale, spread)).max()])
 
 
-def _stored_for_nothing(xp: Any, reference: Array, dtype: str) -> Array:
+def _storing(dtype: str) -> tuple[int, int, float]:
+    """Give a dtype's bits of mantissa, its least exponent, and what of a factor it may round."""
+    bits = _MANTISSA_BITS[dtype]
+    unit = 0.0 if bits >= _MANTISSA_BITS["float32"] else 2.0 ** -(bits + 1)
+    return bits, _LEAST_EXPONENT[dtype], unit * (1.0 + unit)
+
+
+def _stored_for_nothing(reference: Array, dtype: str) -> Array:
     """Give what storing the exact number in a dtype may cost."""
-    bits, least = _MANTISSA_BITS[dtype], _LEAST_EXPONENT[dtype]
-    _, exponent = xp.frexp(xp.where(xp.isfinite(reference), reference, 0.0))
-    half = xp.ldexp(xp.ones_like(reference), xp.maximum(exponent - 1, least) - bits - 1)
-    if bits >= _MANTISSA_BITS["float32"]:
-        return half
-    unit = 2.0 ** -(bits + 1)
-    return half + xp.where(xp.isfinite(reference), xp.abs(reference), 0.0) * unit * (1.0 + unit)
+    bits, least, factor = _storing(dtype)
+    number = np.where(np.isfinite(reference), reference, 0.0)
+    _, exponent = np.frexp(number)
+    half = np.ldexp(np.ones_like(reference), np.maximum(exponent - 1, least) - bits - 1)
+    return half + np.abs(number) * factor

@@ -30,12 +30,11 @@ from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.answers import Answers
 from tuner.device.verify.bits import digest
 from tuner.device.verify.doubt import Moved, is_either, widen
+from tuner.device.verify.on_gpu import Output, look
 from tuner.device.verify.outputs import (
-    Output,
     Verdict,
     can_look_judge,
     compare,
-    look,
     zeros_pass,
 )
 from tuner.device.verify.reductions import is_all, is_any
