@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.device.encoding import GPU_PIECE, LARGEST, STORAGE, decode, encode, storage_dtype
+from tuner.device.verify.accuracy import measure
 from tuner.device.verify.bits import digest
 from tuner.device.verify.on_gpu import Output, largest_error, look
 from tuner.device.verify.outputs import compare
@@ -66,6 +67,21 @@ def test_both_count_codes_alike(dtype: str, case: str) -> None:
     assert (found <= 1.0) == expected.passed
     if expected.passed:
         assert found == pytest.approx(expected.error)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_both_count_roundings_alike(dtype: str, copied: bool) -> None:
+    import cupy
+
+    rng = np.random.default_rng(5)
+    reference = rng.standard_normal(SIZE + 33)
+    scale = np.abs(reference) * 2.0**-24 + 2.0**-126
+    raw = encode(np, reference * (1.0 + rng.standard_normal(SIZE + 33) * 2.0**-9), dtype)
+    expected = measure(np, raw, reference, scale, dtype, copied=copied)
+    found = measure(cupy, *map(cupy.asarray, (raw, reference, scale)), dtype, copied=copied)
+    assert found.block == pytest.approx(expected.block, rel=1e-9)
+    assert found.element == pytest.approx(expected.element, rel=1e-9)
 
 
 def test_touched_memory_is_told_from_untouched() -> None:
