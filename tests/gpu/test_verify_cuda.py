@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.device.encoding import GPU_PIECE, LARGEST, STORAGE, decode, encode, storage_dtype
-from tuner.device.verify.accuracy import measure
+from tuner.device.verify.accuracy import DOUBLE, SINGLE, measure, scale_of
 from tuner.device.verify.bits import digest
 from tuner.device.verify.on_gpu import Output, largest_error, look
 from tuner.device.verify.outputs import compare
@@ -82,6 +82,20 @@ def test_both_count_roundings_alike(dtype: str, copied: bool) -> None:
     found = measure(cupy, *map(cupy.asarray, (raw, reference, scale)), dtype, copied=copied)
     assert found.block == pytest.approx(expected.block, rel=1e-9)
     assert found.element == pytest.approx(expected.element, rel=1e-9)
+
+
+@pytest.mark.parametrize("unit", [SINGLE, DOUBLE])
+def test_both_find_what_a_rounding_is(unit: float) -> None:
+    import cupy
+
+    rng = np.random.default_rng(5)
+    reference = rng.standard_normal((7, 300)).T
+    nearby = reference * (1.0 + rng.standard_normal((300, 7)) * 2.0**-20)
+    reference[:3, :3], nearby[1:4, 1:4] = np.nan, np.inf
+    with np.errstate(all="ignore"):
+        expected = scale_of(np, reference, nearby, unit)
+    found = scale_of(cupy, cupy.asarray(reference), cupy.asarray(nearby), unit)
+    assert (found.get() == expected).all()
 
 
 def test_touched_memory_is_told_from_untouched() -> None:

@@ -16,9 +16,9 @@ import numpy as np
 
 from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
 from tuner.device.inputs import NORMAL, Prepared, generator
-from tuner.device.verify.on_gpu import count_roundings
+from tuner.device.verify.on_gpu import count_roundings, count_small, find_scales
 from tuner.device.verify.outputs import Verdict, same_overflow
-from tuner.device.verify.reductions import count, find_largest, is_all
+from tuner.device.verify.reductions import find_largest, is_all
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
 
@@ -86,6 +86,8 @@ def nudge(xp: Any, rng: Any, values: Array, unit: float) -> Array:
 
 def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
     """Give what one rounding is of each element; `nearby` is the reference of nudged inputs."""
+    if xp is not np:
+        return find_scales(reference, nearby, unit, _LEAST[unit])
     size = xp.abs(reference)
     scale = xp.maximum(xp.abs(nearby - reference), unit * size)
     # Where the reference itself is at the end of float64 nothing is known but its size.
@@ -182,14 +184,14 @@ class Leeway:
 
     def _limit_of(self, xp: Any, reference: Array, scale: Array) -> float:
         """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing."""
-        size = xp.abs(reference)
-        telling = size > 0.0
-        told, limit = count(xp, telling), self._most.block
-        while told and 2 * count(xp, telling & (size <= scale * limit)) >= told:
+        limit = self._most.block
+        while True:
+            told, small = _count_small(xp, reference, scale, limit)
+            if not told or 2 * small < told:
+                return limit
             if limit <= FLOOR:
                 return 0.0
             limit = max(FLOOR, limit / FACTOR)
-        return limit
 
     def _most_of(self, prepared: Prepared, name: str) -> Accuracy:
         limit = prepared.limits.get(name, self._most.block)
@@ -216,6 +218,14 @@ class Leeway:
             min(max(FLOOR, FACTOR * seen.block), most.block),
             min(max(FLOOR * OF_AN_ELEMENT, FACTOR * seen.element), most.element),
         )
+
+
+def _count_small(xp: Any, reference: Array, scale: Array, limit: float) -> tuple[int, int]:
+    if xp is not np:
+        return count_small(reference, scale, limit)
+    size = np.abs(reference)
+    telling = size > 0.0
+    return int(telling.sum()), int((telling & (size <= scale * limit)).sum())
 
 
 def _share(found: float, allowed: float) -> float:

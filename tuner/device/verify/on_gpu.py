@@ -127,6 +127,43 @@ extern "C" __global__ void count_roundings(const STORED* raw, const double* refe
   if (single > 0.0) atomicMax(worst + 1, __double_as_longlong(single));
 }
 """
+# Of references alone: what one rounding is of each element (`accuracy.scale_of`), and how many are
+# not 0, and of these at most `limit` roundings.
+ROUNDINGS = """
+extern "C" __global__ void find_scales(const double* reference, const double* nearby,
+                                       long long count, double unit, double least,
+                                       double* scale) {
+  const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count;
+       i += stride) {
+    const double size = fabs(reference[i]), apart = fabs(nearby[i] - reference[i]);
+    // fmax would take the number of a pair with NaN.
+    double found = isnan(apart) ? apart : fmax(apart, unit * size);
+    if (!isfinite(found)) found = isfinite(size) ? size : 1.0;
+    scale[i] = fmax(found, least);
+  }
+}
+
+extern "C" __global__ void count_small(const double* reference, const double* scale,
+                                       long long count, double limit,
+                                       unsigned long long* found) {
+  unsigned long long told = 0, small = 0;
+  const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count;
+       i += stride) {
+    const double size = fabs(reference[i]);
+    told += size > 0.0;
+    small += size > 0.0 && size <= scale[i] * limit;
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    told += __shfl_down_sync(0xffffffff, told, lanes);
+    small += __shfl_down_sync(0xffffffff, small, lanes);
+  }
+  if (threadIdx.x % 32) return;
+  if (told) atomicAdd(found, told);
+  if (small) atomicAdd(found + 1, small);
+}
+"""
 _CODES = """
 extern "C" __global__ void count_codes(const unsigned char* raw, const double* reference,
                                        long long count, const double* bounds,
@@ -247,6 +284,35 @@ def count_roundings(
     _kernel(dtype, "count_roundings")((_BLOCKS,), (_THREADS,), (*arrays, *kind, *bounds, worst))
     block, element = worst.get().tolist()
     return block, element
+
+
+def find_scales(reference: Array, nearby: Array, unit: float, least: float) -> Array:
+    """Find what one rounding is of each element, as `accuracy.scale_of` does."""
+    import cupy
+
+    scale = cupy.empty(reference.shape, cupy.float64)
+    arrays = cupy.ascontiguousarray(reference), cupy.ascontiguousarray(nearby)
+    numbers = np.int64(reference.size), np.float64(unit), np.float64(least)
+    _of_references("find_scales")((_BLOCKS,), (_THREADS,), (*arrays, *numbers, scale))
+    return scale
+
+
+def count_small(reference: Array, scale: Array, limit: float) -> tuple[int, int]:
+    """Count the elements that are not 0, and those of them that are at most so many roundings."""
+    import cupy
+
+    found = cupy.zeros(2, cupy.uint64)
+    numbers = np.int64(reference.size), np.float64(limit)
+    _of_references("count_small")((_BLOCKS,), (_THREADS,), (reference, scale, *numbers, found))
+    told, small = found.get().tolist()
+    return told, small
+
+
+@cache
+def _of_references(name: str) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=ROUNDINGS).get_function(name)
 
 
 def _error_found(output: Output, answer: Any) -> float:

@@ -14,8 +14,8 @@ from host_programs import cached_compiler
 from tuner.compiler.base import CompileRequest
 from tuner.device.encoding import LARGEST, encode
 from tuner.device.verify import accuracy
-from tuner.device.verify.accuracy import SHARE_OF_BLOCK, measure
-from tuner.device.verify.on_gpu import source_for
+from tuner.device.verify.accuracy import DOUBLE, SHARE_OF_BLOCK, SINGLE, measure, scale_of
+from tuner.device.verify.on_gpu import ROUNDINGS, source_for
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler
 
@@ -53,6 +53,51 @@ def counted(
     done = launch(result.cubin, *buffers, grid=(2, 1, 1), block=(64, 1, 1))
     assert done.code == LaunchEnd.DONE, done.message
     return done.buffers[-1]
+
+
+def of_references(
+    compiler: HostCompiler, name: str, call: str, arrays: list[Any], results: int
+) -> list[float]:
+    body = ROUNDINGS.replace(f'extern "C" __global__ void {name}', f"__device__ void {name}")
+    entry = f"""
+extern "C" __global__ void run(const double* a, const double* b, double* found) {{ {call} }}
+"""
+    result = compiler.submit(CompileRequest(body + entry, ("run",), "sm_90")).result()
+    assert result.ok, result.error
+    buffers = [("c_double", one.tolist()) for one in arrays]
+    out = ("c_double", [0.0] * results)
+    done = launch(result.cubin, *buffers, out, grid=(2, 1, 1), block=(64, 1, 1))
+    assert done.code == LaunchEnd.DONE, done.message
+    return done.buffers[-1]
+
+
+def references() -> tuple[Any, Any]:
+    reference = np.random.default_rng(4).standard_normal(300)
+    nearby = reference * (1.0 + 2.0**-20)
+    reference[:9] = [0.0, np.nan, np.inf, -np.inf, 1.0, 1.0, np.inf, 1e-320, 0.0]
+    nearby[:9] = [0.0, 1.0, np.inf, 1.0, np.nan, np.inf, -np.inf, 0.0, 1e-300]
+    return reference, nearby
+
+
+@pytest.mark.parametrize("unit", [SINGLE, DOUBLE])
+def test_scales_are_numpys(compiler: HostCompiler, unit: float) -> None:
+    reference, nearby = references()
+    with np.errstate(all="ignore"):
+        expected = scale_of(np, reference, nearby, unit)
+    numbers = f"300, {unit!r}, {2.0**-126 if unit == SINGLE else 2.0**-1022!r}"
+    call = f"find_scales(a, b, {numbers}, found);"
+    found = of_references(compiler, "find_scales", call, [reference, nearby], 300)
+    assert found == expected.tolist()
+
+
+@pytest.mark.parametrize("limit", [1.0, 64.0, 2.0**14])
+def test_small_elements_are_counted_as_numpy_does(compiler: HostCompiler, limit: float) -> None:
+    reference, _ = references()
+    scale = np.random.default_rng(5).uniform(2.0**-16, 2.0**-4, 300)
+    call = f"count_small(a, b, 300, {limit!r}, reinterpret_cast<unsigned long long*>(found));"
+    found = of_references(compiler, "count_small", call, [reference, scale], 2)
+    counts = np.array(found).view(np.uint64).tolist()
+    assert counts == list(accuracy._count_small(np, reference, scale, limit))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
