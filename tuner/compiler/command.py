@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from tuner.process.tally import note_start
 
 MAX_MEMORY_BYTES = 4 << 30
 MAX_FILE_BYTES = 256 << 20
+_MOST_LOG_BYTES = 16 << 20
 
 # SIGKILL may come from outside, from a system that is short of memory say: a command that was
 # killed is run again, up to this many times in all.
@@ -60,6 +63,26 @@ class CompilerCommand:
         return self._run(options, folder, deadline)
 
     def _run(self, options: list[str], folder: Path, deadline: float) -> bytes:
+        # Files, which are limited: of a pipe all would be kept here, however much it brings.
+        with TemporaryFile(dir=folder) as output, TemporaryFile(dir=folder) as log:
+            status = self._wait(options, folder, deadline, output, log)
+            output.seek(0)
+            log.seek(0)
+            if status == 0:
+                return output.read()
+            text = log.read(_MOST_LOG_BYTES).decode(errors="replace")
+        if status == -signal.SIGKILL or self._says_killed.search(text):
+            raise ToolError(text, killed=True)
+        raise ToolError(text, lasting=": error: " in text)
+
+    def _wait(
+        self,
+        options: list[str],
+        folder: Path,
+        deadline: float,
+        output: IO[bytes],
+        log: IO[bytes],
+    ) -> int:
         left = max(0.0, deadline - time.perf_counter())
         # In KiB, blocks of 512 bytes, and seconds.
         limits = [MAX_MEMORY_BYTES >> 10, MAX_FILE_BYTES >> 9, int(left) + 2]
@@ -71,28 +94,22 @@ class CompilerCommand:
                 command,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=output,
+                stderr=log,
                 env={**self._environment, "TMPDIR": str(folder)},
                 start_new_session=True,
             )
             self._running.add(process)
         note_start(Path(self._path).name)
         try:
-            output, log = process.communicate(timeout=left)
+            return process.wait(timeout=left)
         except subprocess.TimeoutExpired as error:
             _kill(process)
-            process.communicate()
+            process.wait()
             raise ToolError("", timed_out=True) from error
         finally:
             with self._lock:
                 self._running.discard(process)
-        if process.returncode != 0:
-            text = log.decode(errors="replace")
-            if process.returncode == -signal.SIGKILL or self._says_killed.search(text):
-                raise ToolError(text, killed=True)
-            raise ToolError(text, lasting=": error: " in text)
-        return output
 
     def close(self) -> None:
         """Kill what runs; nothing can be run afterwards."""

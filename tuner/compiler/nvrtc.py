@@ -21,7 +21,7 @@ from cuda.bindings import nvrtc
 from tuner.compiler.base import normalize_source
 from tuner.compiler.includes import UNIT_NAME, own_headers
 from tuner.process.child import connect_to_parent
-from tuner.process.confinement import confine_compiler, forget_environment, limit_compiler
+from tuner.process.confinement import confine_compiler, forget_environment, limit_process
 from tuner.process.protocol import Message, receive, send
 
 MAX_LOG_CHARACTERS = 1_000_000
@@ -290,7 +290,7 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
     """Say what compiles here, then answer requests; ends when the parent does."""
     cache_dir, scratch = Path(cache_folder), Path(scratch_folder)
     connection = connect_to_parent(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
-    limit_compiler()
+    limit_process()
     # An empty folder: `#include "file"` looks in the working directory first.
     os.chdir(scratch / "empty")
     compiler = Nvrtc(cache_dir, scratch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -13,28 +13,34 @@ from tuner.device.torch_reference import computing, require_torch
 from tuner.model.errors import KernelError
 from tuner.process.files import read_regular
 
+# They stand in search spaces and in CUDA.
+Name = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+Size = Annotated[int, Field(gt=0, lt=1 << 63)]
+_MOST = 100
+
 
 class AxisModel(BaseModel):
     """An axis of a definition: of one value, or open."""
 
-    value: int | None = Field(default=None, gt=0)
+    value: Size | None = None
 
 
 class TensorModel(BaseModel):
     """An array of a definition, or a scalar where its shape is null."""
 
-    shape: list[str | int] | None
-    dtype: str
+    shape: Annotated[list[str | int], Field(max_length=_MOST)] | None
+    dtype: Annotated[str, Field(max_length=_MOST)]
 
 
 class DefinitionModel(BaseModel):
     """As much of FlashInfer-trace's schema as a kernel is judged by; the rest is not read."""
 
-    name: str
-    axes: dict[str, AxisModel]
-    inputs: dict[str, TensorModel]
-    outputs: dict[str, TensorModel]
-    reference: str
+    name: Annotated[str, Field(max_length=_MOST)]
+    axes: Annotated[dict[Name, AxisModel], Field(max_length=_MOST)]
+    inputs: Annotated[dict[Name, TensorModel], Field(max_length=_MOST)]
+    outputs: Annotated[dict[Name, TensorModel], Field(min_length=1, max_length=_MOST)]
+    # A syntax tree is a hundred times as large.
+    reference: Annotated[str, Field(max_length=1_000_000)]
 
 
 class Definition:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ from tuner.device.torch_reference import (
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
-from tuner.model.errors import KernelError
+from tuner.model.errors import ExpressionError, KernelError
+from tuner.model.expressions import Expression
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
 from tuner.process.files import read_regular
 
@@ -38,6 +40,8 @@ Sizes = Mapping[str, int]
 # The largest number of `extreme`: products of two, and sums of some of these, stay in float32's
 # range. Beyond, the order of a sum decides whether it overflows.
 _LARGEST_DRAWN = 2.0**60
+# Of a problem's text and of what it draws: its syntax tree is a hundred times as large.
+_MOST_BYTES, _MOST_INPUTS = 1_000_000, 1000
 _DRAWN_IN = ("get_inputs", "get_init_inputs")
 _DTYPES = {"float8_e4m3fn": "float8_e4m3"}
 
@@ -56,10 +60,19 @@ def reference_of(spec: KernelSpec) -> Reference:
 
 
 def is_problem(path: Path) -> bool:
-    """Tell a KernelBench problem, `Model` and `get_inputs`, from a reference file."""
+    """Tell a KernelBench problem, `Model` and `get_inputs`, from a reference file.
+
+    Raises `KernelError` for one that is too large to be read.
+    """
     try:
-        tree = ast.parse(read_regular(path))
-    except (OSError, SyntaxError, ValueError):
+        text = read_regular(path)
+        if b"get_inputs" not in text:
+            return False
+        if len(text) > _MOST_BYTES:
+            message = f"has {len(text):,} bytes, and a problem at most {_MOST_BYTES:,}"
+            raise KernelError(message, path=path)
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     kinds = ast.FunctionDef | ast.ClassDef
     named = {node.name for node in tree.body if isinstance(node, kinds)}
@@ -140,12 +153,9 @@ class _Resized(ast.NodeTransformer):
 
 def _number(node: ast.expr) -> int | None:
     """Compute a whole number that is written without names, such as `4 * 1024`."""
-    allowed = (ast.Constant, ast.BinOp, ast.operator, ast.Expression)
-    if not all(isinstance(one, allowed) for one in ast.walk(node)):
-        return None
     try:
-        value = eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})  # noqa: S307
-    except (ArithmeticError, TypeError, ValueError):
+        value = Expression.parse(ast.unparse(node)).evaluate({})
+    except (ExpressionError, ValueError, RecursionError):  # Python writes no number of 4,301 digits
         return None
     return value if type(value) is int else None
 
@@ -173,7 +183,10 @@ class ProblemModel:
             noting,
         ):
             torch.manual_seed(seed)
-            values = list(self._names["get_inputs"]())
+            values = list(islice(self._names["get_inputs"](), _MOST_INPUTS + 1))
+        if len(values) > _MOST_INPUTS:
+            message = f"`get_inputs` gives over {_MOST_INPUTS} inputs"
+            raise KernelError(message, path=self._problem.path)
         found = dict(zip(self._parameters(len(values)), values, strict=True))
         fills = {name: fill_of(value) for name, value in found.items()}
         return found, {name: fill for name, fill in fills.items() if fill}

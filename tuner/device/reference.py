@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +16,12 @@ from functools import cache
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tuner.device.base import Program
 from tuner.device.encoding import Array
-from tuner.model.errors import DeviceError, KernelError, WorkerError
+from tuner.model.errors import DeviceError, KernelError, TunerError, WorkerError
 from tuner.model.kernel import Workload
 from tuner.model.settings import COMMAND
 from tuner.model.trial import Status
@@ -35,6 +37,10 @@ _DEFINE = "define reference(xp, inputs, axes, **operator) -> {output name: array
 _EXAMPLE = 'peers = {"pytorch": pytorch}, with def pytorch(tensors, axes, **operator)'
 
 _NEIGHBOURS = 'neighbours = {"router": router}, with def router(tensors, axes, **operator)'
+
+# Less than a verifier is waited for (VERIFIER_TIMEOUT_S), so that the file is named.
+LIMIT_S = 100.0
+_SHORTER = "it may have a loop without end; else compute on whole arrays, or on smaller workloads"
 
 _NO_EXIT = (
     'put what runs it as a program under `if __name__ == "__main__":`; '
@@ -123,18 +129,55 @@ def _import_file(path: Path) -> ModuleType:
 
 
 @contextmanager
-def blamed_on(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever code of the user's file raises into one `KernelError` at its line."""
+def blamed_on(path: Path, what: str, *, limit_s: float = LIMIT_S) -> Iterator[None]:
+    """Turn whatever code of the user's file raises into one `KernelError` at its line.
+
+    In the main thread so does code that has not ended after `limit_s`.
+    """
+    with _limited(path, limit_s):
+        try:
+            yield
+        except (TunerError, MemoryError, KeyboardInterrupt, _OverTime):
+            raise
+        except BaseException as error:
+            line = error.lineno if isinstance(error, SyntaxError) else line_in(path, error)
+            text = _text_of(error)
+            message = f"{what}: {type(error).__name__}{text and f': {text}'}"
+            remedy = _NO_EXIT if isinstance(error, SystemExit) else None
+            raise KernelError(message, path=path, line=line, remedy=remedy) from error
+
+
+class _OverTime(BaseException):  # no error that anybody expects and catches
+    def __init__(self, frame: FrameType | None) -> None:
+        self.frame = frame
+
+
+@contextmanager
+def _limited(path: Path, limit_s: float) -> Iterator[None]:
+    """Raise `KernelError` where the code computes longer, unless a limit is set already."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or any(signal.getitimer(signal.ITIMER_REAL)):
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _OverTime(frame)
+
+    before = signal.signal(signal.SIGALRM, end)
+    # Once more each second: the code may have caught the first.
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)
     try:
         yield
-    except (KernelError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        line = error.lineno if isinstance(error, SyntaxError) else line_in(path, error)
-        text = _text_of(error)
-        message = f"{what}: {type(error).__name__}{text and f': {text}'}"
-        remedy = _NO_EXIT if isinstance(error, SystemExit) else None
-        raise KernelError(message, path=path, line=line, remedy=remedy) from error
+    except _OverTime as over:
+        frame = over.frame
+        while frame is not None and frame.f_code.co_filename != str(path):
+            frame = frame.f_back
+        line = None if frame is None else frame.f_lineno
+        message = f"computes for over {limit_s:g} s"
+        raise KernelError(message, path=path, line=line, remedy=_SHORTER) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def line_in(path: Path, error: BaseException) -> int | None:

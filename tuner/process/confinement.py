@@ -107,10 +107,10 @@ MAX_DATA_BYTES = 6 << 30
 MAX_FILE_BYTES = 1 << 30
 
 
-def limit_compiler() -> None:
-    """Bound this process's memory and files, so that a bomb ends as one failed compile."""
+def limit_process(data_bytes: int = MAX_DATA_BYTES) -> None:
+    """Bound this process's memory and files, so that a bomb ends as one failure."""
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_DATA, MAX_DATA_BYTES)
+    _limit(resource.RLIMIT_DATA, data_bytes)
     _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
 
 

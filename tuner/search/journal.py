@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # Seconds after which the lock of a killed writer is taken over; a write holds it for about 1 ms.
 LOCK_GRACE_S = 3
+# Optuna reads a journal whole; a trial is about 1,000 bytes.
+MOST_BYTES = 64 << 20
+# For each it looks through all before; a run has one a workload and template.
+MOST_STUDIES = 10_000
 
 
 @dataclass(eq=False)
@@ -38,6 +42,8 @@ class JournalFile:
             JournalStorage,
         )
 
+        if self.path.exists() and self.path.stat().st_size > MOST_BYTES:
+            raise _unreadable(self.path, f"over {MOST_BYTES:,} bytes")
         lock = JournalFileOpenLock(str(self.path), grace_period=LOCK_GRACE_S)
         _end_last_line(self.path, lock)
         return JournalStorage(JournalFileBackend(str(self.path), lock))
@@ -56,16 +62,16 @@ class JournalStudy:
             self._study = optuna.create_study(
                 storage=journal.storage, study_name=study_name, load_if_exists=True
             )
-        except (ValueError, KeyError) as error:
-            raise SessionError(
-                f"not an Optuna journal: {error}",
-                path=journal.path,
-                remedy="remove it: resuming the session writes it again",
-            ) from error
+            tried = self._study.get_trials(deepcopy=False)
+            self._known = {Config.of(trial.params).key for trial in tried}
+            if self._study.directions != [optuna.study.StudyDirection.MINIMIZE]:
+                raise ValueError(f"the study {study_name} minimizes no time")
+        except SessionError:
+            raise
         except OSError as error:
             raise _unwritable(journal.path, error) from error
-        tried = self._study.get_trials(deepcopy=False)
-        self._known = {Config.of(trial.params).key for trial in tried}
+        except Exception as error:  # Optuna takes for granted what it wrote itself
+            raise _unreadable(journal.path, f"{type(error).__name__}: {error}") from error
 
     def add(self, trial: Trial) -> None:
         from optuna.trial import TrialState, create_trial
@@ -97,11 +103,21 @@ def _end_last_line(path: Path, lock: JournalFileOpenLock) -> None:
     try:
         with suppress(FileNotFoundError), path.open("r+b") as file:
             content = file.read()
+            if content.count(b'"study_name"') > MOST_STUDIES:
+                raise _unreadable(path, f"over {MOST_STUDIES:,} studies")
             end = content.rfind(b"\n") + 1
             if content[end : end + 1] == b"{":  # else it is no journal
                 file.truncate(end)
     finally:
         lock.release()
+
+
+def _unreadable(path: Path, reason: str) -> SessionError:
+    return SessionError(
+        f"not an Optuna journal: {reason}",
+        path=path,
+        remedy="remove it: resuming the session writes it again",
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> SessionError:

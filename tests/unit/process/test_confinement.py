@@ -21,12 +21,12 @@ def confined(code: str, *arguments: str) -> str:
 
 
 def test_memory_over_the_bound_is_refused() -> None:
-    code = "limit_compiler()\nx = bytearray(MAX_DATA_BYTES + 1)"
+    code = "limit_process()\nx = bytearray(MAX_DATA_BYTES + 1)"
     assert "MemoryError" in confined(code)
 
 
 def test_a_file_over_the_bound_is_refused(tmp_path: Path) -> None:
-    code = "limit_compiler()\nopen(sys.argv[1], 'wb').truncate(MAX_FILE_BYTES + 1)"
+    code = "limit_process()\nopen(sys.argv[1], 'wb').truncate(MAX_FILE_BYTES + 1)"
     assert "File too large" in confined(code, str(tmp_path / "big"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import resource
 from pathlib import Path
@@ -21,6 +22,52 @@ from tuner.testing.searchers import make_space
 
 SPACE = make_space({**dict.fromkeys("abcd", range(5)), "s": ("x", "y")})
 POOL = valid_configs(SPACE, {})
+_STUDY: dict[str, object] = {
+    "op_code": 0,
+    "worker_id": "w",
+    "study_name": "tune",
+    "directions": [1],
+}
+_TRIAL: dict[str, object] = {
+    "op_code": 4,
+    "worker_id": "w",
+    "study_id": 0,
+    "datetime_start": "2026-01-01T00:00:00",
+    "datetime_complete": "2026-01-01T00:00:00",
+    "state": 1,
+    "value": 1.0,
+    "distributions": {},
+    "params": {},
+}
+
+
+def _lines(*rows: dict[str, object]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def _of_trial(**changed: object) -> str:
+    return _lines(_STUDY, {**_TRIAL, **changed})
+
+
+JOURNALS = {
+    "another file": "{broken\n[]\n",
+    "bytes": "\0" * 100 + "\n",
+    "a list": "[]\n",
+    "a number": "5\n",
+    "nothing": "null\n",
+    "no operation": "{}\n",
+    "an unknown operation": _lines({**_STUDY, "op_code": 99}),
+    "lists in lists": "[" * 100_000 + "]" * 100_000 + "\n",
+    "two objectives": _lines({**_STUDY, "directions": [1, 1]}),
+    "a maximum": _lines({**_STUDY, "directions": [2]}),
+    "a state that is none": _of_trial(state=9),
+    "a time that is none": _of_trial(datetime_start=5),
+    "parameters in a list": _of_trial(params=[1]),
+    "a parameter without a range": _of_trial(params={"a": 1}),
+    "a range that is none": _of_trial(distributions={"a": '{"name": "Evil"}'}),
+    "half a trial": _lines(_STUDY, {"op_code": 4, "worker_id": "w", "study_id": 0}),
+    "20,000 studies": "".join(_lines({**_STUDY, "study_name": str(n)}) for n in range(20_000)),
+}
 
 
 def time_of(config: Config) -> float | None:
@@ -132,10 +179,21 @@ class TestJournal:
         asked = drive(OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path)), 20)
         assert [t.params for t in open_study(path, "tune").trials] == [dict(c) for c in asked]
 
-    def test_another_file_is_refused_with_its_path(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("content", JOURNALS.values(), ids=JOURNALS)
+    def test_what_no_run_writes_is_refused_with_its_path(
+        self, tmp_path: Path, content: str
+    ) -> None:
         path = tmp_path / "optuna.log"
-        path.write_text("{broken\n[]\n")
-        with pytest.raises(SessionError, match=r"optuna\.log.*not an Optuna journal"):
+        path.write_text(content)
+        with pytest.raises(SessionError, match=r"optuna\.log.*not an Optuna journal: .") as raised:
+            OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path))
+        assert len(str(raised.value).splitlines()) == 2
+
+    def test_a_huge_one_is_refused_unread(self, tmp_path: Path) -> None:
+        path = tmp_path / "optuna.log"
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(SessionError, match="over 67,108,864 bytes"):
             OptunaSearcher(POOL, SPACE, 0, journal=JournalFile(path))
 
 

@@ -82,6 +82,7 @@ _HIP = (
 )
 _CODE = (
     *("-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden"),
+    "-fmax-errors=100",
     # Two libraries' statics of one template would otherwise be one, and unloading leaves it behind.
     "-fno-gnu-unique",
     # NVRTC lets a member take the name of a type that its class has used.

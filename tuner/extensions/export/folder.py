@@ -16,6 +16,7 @@ from tuner.process.files import atomic_write_all, folders_made, read_regular, re
 FORMAT = "tune dispatch"
 VERSION = 1
 TABLE = "dispatch.json"
+_MOST_FILES = 10_000
 
 
 def with_table(
@@ -79,10 +80,16 @@ def _earlier(folder: Path) -> Mapping[str, str]:
     except (ValueError, RecursionError):
         return {}
     files = content.get("files") if isinstance(content, dict) else None
-    if not isinstance(files, dict) or content.get("format") != FORMAT:
+    if not isinstance(files, dict) or content.get("format") != FORMAT or len(files) > _MOST_FILES:
         return {}
-    names = {str(n): str(h) for n, h in files.items() if not Path(str(n)).is_absolute()}
-    return {name: digest for name, digest in names.items() if ".." not in Path(name).parts}
+    return {name: str(digest) for name, digest in files.items() if _stays_in(folder, name)}
+
+
+def _stays_in(folder: Path, name: str) -> bool:
+    """Tell whether a name leads to a place in the folder, by no link on its way."""
+    path = Path(name)
+    linked = any((folder / one).is_symlink() for one in path.parents[:-1])
+    return not (path.is_absolute() or ".." in path.parts or linked)
 
 
 def _require_ours(
@@ -93,8 +100,8 @@ def _require_ours(
     foreign = [
         name
         for name in files
-        if (folder / name).exists() or (folder / name).is_symlink()
-        if not _is_ours(folder / name, before.get(name, ""))
+        if (folder / name).exists() or (folder / name).is_symlink() or not _stays_in(folder, name)
+        if not (_stays_in(folder, name) and _is_ours(folder / name, before.get(name, "")))
         if not (name == TABLE and before)
     ]
     if foreign:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.compiler import command
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
 from tuner.compiler.command import MOST_RUNS, PREFIX, remove_left_behind, scratch_folder
@@ -219,6 +220,31 @@ def test_a_compile_over_its_time_is_killed() -> None:
         result = by(compiler, KERNEL.format(""))
     assert result.timed_out
     assert "killed after 0.05 s" in result.error
+
+
+MACROS = "".join(f"#define A{n} A{n - 1} A{n - 1} A{n - 1}\n" for n in range(1, 31))
+BOMBS = {
+    "a macro of 3 ** 30 words": f"#define A0 int x;\n{MACROS}A30\n",
+    "errors without end": f"#define A0 foo;\n{MACROS}A12\n",
+    "a file of itself": '#include "kernel.cu"\n',
+    "templates without end": "template <int N> struct A { A<N + 1> a; };\nA<0> x;\n",
+    "a constant that is never known": (
+        "constexpr int f() { while (true) {} return 0; }\nconstexpr int x = f();\n"
+    ),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_ends_as_one_failed_compile(
+    monkeypatch: pytest.MonkeyPatch, compiler: HostCompiler, bomb: str
+) -> None:
+    monkeypatch.setattr(command, "MAX_FILE_BYTES", 8 << 20)
+    request = CompileRequest("__global__ void k(int* y) {}\n" + bomb, ("k",), "sm_90a")
+    result = compiler.submit(request).result(timeout=100)
+    assert not result.ok
+    assert not result.timed_out
+    assert 0 < len(result.error) < 20_000
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from tuner.process.confinement import (
     SYSTEM_PROGRAMS,
     confine_compiler,
     end_with_parent,
-    limit_compiler,
+    limit_process,
 )
 from tuner.process.protocol import Message, receive, send
 
@@ -284,7 +284,7 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
     end_with_parent(os.getppid())
     scratch = Path(scratch_folder)
     connection = connect_to_parent(descriptor, partial(shutil.rmtree, scratch, ignore_errors=True))
-    limit_compiler()
+    limit_process()
     os.chdir(scratch / "empty")
     keep_private(scratch)
     os.environ["TMPDIR"] = str(scratch)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tuner.device.definitions import Definition
 from tuner.device.problems import BenchProblem, dtype_name, is_problem, own_dtype
@@ -17,11 +21,17 @@ from tuner.model.config import RESERVED_NAMES
 from tuner.model.errors import InputError, KernelError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
+from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+from tuner.process.confinement import be_quiet, limit_process
 from tuner.process.files import parse_json, read_regular
 
 _MOST_TUNED = 8
 # What is run to see that it can be; a larger problem is left alone.
 _LARGEST_RUN_BYTES = 64 << 20
+_MOST_KNOBS = 100
+# What a problem may take to be read, all its runs together; then it is ended from outside.
+LIMIT_S, GRACE_S, MOST_BYTES = 60.0, 5.0, 4 << 30
+_SMALLER = "reading it runs it, with its own sizes and others: let it do no more than compute"
 # Sizes of an axis that a definition leaves open and no workload says.
 _GUESSED = (1, 64, 4096)
 
@@ -71,7 +81,46 @@ def states_problem(path: Path) -> bool:
 
 
 def statement_of(path: Path) -> Statement:
-    """Read what a problem states; raise `KernelError` in one sentence for what cannot be said."""
+    """Read what a problem states in a process that it may stop, end or fill.
+
+    Raises `KernelError` in one sentence for what cannot be said.
+    """
+    child = Child(_Reader, (), "tune-problem")
+    try:
+        read = child.call("read", path, LIMIT_S, timeout_s=LIMIT_S + GRACE_S)
+        return cast("Statement", read)
+    except ChildTimeoutError as error:
+        raise KernelError(f"computes for over {LIMIT_S:g} s", path=path, remedy=_SMALLER) from error
+    except ChildDiedError as error:
+        message = f"ends the process that reads it (exit code {error})"
+        raise KernelError(message, path=path, remedy=_SMALLER) from error
+    except MemoryError as error:
+        message = f"takes more than {MOST_BYTES >> 30} GiB of memory"
+        raise KernelError(message, path=path, remedy=_SMALLER) from error
+    finally:
+        child.kill()
+
+
+class _Reader:
+    """What reads a problem in a process of its own, without a word of what that prints."""
+
+    def __init__(self) -> None:
+        limit_process(MOST_BYTES)
+        be_quiet()
+        os.register_at_fork(after_in_child=partial(os._exit, 1))  # it would go on as this one does
+        with suppress(ImportError):  # whose import takes its time
+            import_module("torch")
+
+    def read(self, path: Path, limit_s: float) -> Statement:
+        try:
+            with blamed_on(path, "cannot be read", limit_s=limit_s):
+                return read_statement(path)
+        except KeyboardInterrupt as error:  # of the problem: Ctrl-C does not reach this process
+            raise KernelError("raises KeyboardInterrupt", path=path) from error
+
+
+def read_statement(path: Path) -> Statement:
+    """Read what a problem states in this process; raise as `statement_of` does."""
     if path.suffix == ".json":
         return _of_definition(Definition(path))
     if not is_problem(path):
@@ -90,15 +139,27 @@ Tensors = list[tuple[str, str, Any]]  # name, role, tensor
 
 def _of_module(problem: BenchProblem) -> Statement:
     base = {knob.name: knob.value for knob in problem.knobs.values()}
+    if len(base) > _MOST_KNOBS:
+        raise KernelError(
+            f"has {len(base)} numbers that may be sizes, each of which is tried: at most "
+            f"{_MOST_KNOBS}",
+            path=problem.path,
+            remedy="keep other constants within functions",
+        )
     tensors = [*_tensors(problem, base)]
     ranks = [tuple(tensor.shape) for _, _, tensor in tensors]
 
     def extents(sizes: Sizes) -> tuple[int, ...] | None:
         try:
             found = [tuple(tensor.shape) for _, _, tensor in _tensors(problem, sizes)]
-        except KernelError:  # the problem does not take these sizes
+        except KernelError as error:  # the problem does not take these sizes
+            if sizes == base:
+                message = f"runs once and not again: {error.message}"
+                raise KernelError(message, path=problem.path) from error
             return None
         same = [len(shape) for shape in found] == [len(shape) for shape in ranks]
+        if sizes == base and not same:
+            raise KernelError("gives other arrays when it is run again", path=problem.path)
         return tuple(n for shape in found for n in shape) if same else None
 
     taken = {name for name, _, _ in tensors} | RESERVED_NAMES
@@ -180,6 +241,8 @@ def _run(problem: BenchProblem, sizes: Sizes, device: str) -> Iterator[tuple[str
             _require_dtype(problem, name, tensor)
             yield name, "input", tensor
     results = found if isinstance(found, tuple | list) else (found,)
+    if not results:
+        raise KernelError("its `forward` returns nothing", path=problem.path)
     for place, tensor in enumerate(results):
         if not hasattr(tensor, "shape"):
             raise KernelError(
@@ -262,6 +325,16 @@ def _bytes(arrays: Sequence[StatedArray], case: Sizes) -> int:
 
 def _of_definition(problem: Definition) -> Statement:
     data = problem.data
+    tensors = [*data.inputs.items(), *data.outputs.items()]
+    for size in (size for _, one in tensors for size in one.shape or ()):
+        known = size in data.axes if isinstance(size, str) else 0 < size < 1 << 63
+        if not known:
+            message = f"a shape has {size!r:.100}, which is no axis and no size"
+            raise KernelError(message, path=problem.path)
+    if twice := sorted(data.inputs.keys() & data.outputs.keys()):
+        raise KernelError(f"`{twice[0]}` is an input and an output", path=problem.path)
+    if all(one.shape is None for one in data.outputs.values()):
+        raise KernelError("none of its outputs is an array", path=problem.path)
     fixed = {name: one.value for name, one in data.axes.items()}
     arrays, scalars, notes = [], dict[str, tuple[str, str | None]](), []
     for role, group in (("input", data.inputs), ("output", data.outputs)):

@@ -92,7 +92,7 @@ class Slices:
 
 
 # Strict, as transformers 5 is: "8" and 8.0 are no number of experts.
-_Count = Annotated[int, Field(strict=True, ge=1)]
+_Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
 _CountFrom0 = Annotated[int, Field(strict=True, ge=0)]
 
 

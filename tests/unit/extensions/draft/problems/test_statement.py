@@ -9,7 +9,7 @@ import pytest
 from torch_here import needs_torch
 
 from tuner.extensions.draft.problems.kernel import skeleton
-from tuner.extensions.draft.problems.statement import Statement, statement_of, states_problem
+from tuner.extensions.draft.problems.statement import Statement, read_statement, states_problem
 from tuner.model.errors import InputError, KernelError
 
 pytestmark = needs_torch
@@ -52,7 +52,7 @@ def stated(
     path = folder / "problem.py"
     names = {"inputs": inputs, "init": init, "parameters": parameters, "columns": columns}
     path.write_text(MODULE.format(forward=forward, **names))
-    return statement_of(path)
+    return read_statement(path)
 
 
 def test_axes_are_the_constants_that_the_inputs_are_made_of(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def trace(folder: Path, sizes: list[int], **changed: object) -> Path:
 
 
 def test_a_definition_states_axes_arrays_and_the_workloads_of_its_trace(tmp_path: Path) -> None:
-    found = statement_of(trace(tmp_path, [64, 1, 64]))
+    found = read_statement(trace(tmp_path, [64, 1, 64]))
     assert found.axes == ("T", "H")
     assert found.tuned == ({"T": 1, "H": 16}, {"T": 64, "H": 16})
     assert found.scalars == {"factor": ("float32", "2.5")}
@@ -166,13 +166,13 @@ def test_a_definition_states_axes_arrays_and_the_workloads_of_its_trace(tmp_path
 
 
 def test_many_workloads_are_tuned_in_part_and_the_others_held_out(tmp_path: Path) -> None:
-    found = statement_of(trace(tmp_path, [*range(1, 21)]))
+    found = read_statement(trace(tmp_path, [*range(1, 21)]))
     assert len(found.tuned) <= 8
     assert len(found.tuned) + len(found.held_out) == 20
 
 
 def test_without_workloads_the_sizes_are_called_guesses(tmp_path: Path) -> None:
-    found = statement_of(trace(tmp_path, []))
+    found = read_statement(trace(tmp_path, []))
     assert [sizes["T"] for sizes in found.tuned] == [1, 64, 4096]
     assert "guess" in found.sizes_from
     assert any("guesses" in note for note in found.notes)
@@ -180,7 +180,7 @@ def test_without_workloads_the_sizes_are_called_guesses(tmp_path: Path) -> None:
 
 def test_indices_of_a_definition_are_told_to_be_drawn_small(tmp_path: Path) -> None:
     inputs = DEFINITION["inputs"] | {"i": {"shape": ["T"], "dtype": "int32"}}  # type: ignore[operator]
-    found = statement_of(trace(tmp_path, [1], inputs=inputs))
+    found = read_statement(trace(tmp_path, [1], inputs=inputs))
     assert any(note.startswith("i holds whole numbers") for note in found.notes)
 
 
@@ -191,13 +191,29 @@ def test_indices_of_a_definition_are_told_to_be_drawn_small(tmp_path: Path) -> N
         ({"reference": "def run(:"}, "its reference cannot be imported"),
         ({"outputs": {"y": {"shape": ["T"], "dtype": "float4"}}}, "`y` is float4"),
         ({"axes": 3}, "is no definition of a FlashInfer trace"),
+        ({"axes": {"T\n#error": {}}}, "is no definition of a FlashInfer trace: axes"),
+        ({"axes": {f"A{n}": {} for n in range(101)}}, "at most 100 items"),
+        ({"axes": {"T": {"value": 1 << 63}}}, "less than 9223372036854775808"),
+        ({"inputs": {"x; y": {"shape": ["T"], "dtype": "float32"}}}, "inputs.x; y"),
+        ({"inputs": {"x": {"shape": ["Q"], "dtype": "float32"}}}, "has 'Q', which is no axis"),
+        ({"inputs": {"y": {"shape": ["T"], "dtype": "float32"}}}, "`y` is an input and an output"),
+        (
+            {"inputs": {"x": {"shape": [0], "dtype": "float32"}}},
+            "has 0, which is no axis and no size",
+        ),
+        (
+            {"outputs": {"y": {"shape": None, "dtype": "float32"}}},
+            "none of its outputs is an array",
+        ),
+        ({"outputs": {}}, "at least 1 item"),
+        ({"reference": " " * 1_000_001}, "at most 1000000 characters"),
     ],
 )
 def test_a_wrong_definition_is_one_sentence(
     tmp_path: Path, changed: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InputError) as failed:
-        statement_of(trace(tmp_path, [1], **changed))
+        read_statement(trace(tmp_path, [1], **changed))
     assert sentence in str(failed.value)
 
 
@@ -208,15 +224,15 @@ def test_other_files_state_nothing(tmp_path: Path) -> None:
     )
     assert not states_problem(path)
     with pytest.raises(KernelError, match="states no problem"):
-        statement_of(path)
+        read_statement(path)
     text = tmp_path / "list.json"
     text.write_text("[1]")
     with pytest.raises(KernelError, match="is no definition of a FlashInfer trace"):
-        statement_of(text)
+        read_statement(text)
 
 
 def test_a_skeleton_has_the_signature_and_one_place_to_fill_in(tmp_path: Path) -> None:
-    text = skeleton(statement_of(trace(tmp_path, [1])))
+    text = skeleton(read_statement(trace(tmp_path, [1])))
     assert "#include <cuda_bf16.h>" in text
     signature = "const __nv_bfloat16* __restrict__ x, __nv_bfloat16* __restrict__ y, float factor"
     assert f"__global__ void scale_h16_kernel({signature}, int T, int H) {{" in text
