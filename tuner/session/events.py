@@ -120,7 +120,10 @@ class CandidateMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded(Event):
+    """How a round came out; `phases_s` is what it took here, as far as one run saw it."""
+
     outcome: RoundOutcome
+    phases_s: Mapping[str, Finite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,7 @@ from tuner.extensions.agents.ranges import (
     CLEAR,
     FEWEST,
     Observed,
-    decisive,
     edges,
-    find_unused_values,
     time_of,
 )
 from tuner.model.config import Config, SearchSpace, format_value
@@ -353,7 +351,5 @@ def search_findings(
         *edges(space, seen, template),
         *disagreement(space, seen, template),
         *flatness(seen, baselines_us),
-        *decisive(space, seen, template),
-        *find_unused_values(space, seen, template),
     ]
     return tuple(sorted(found, key=lambda finding: -finding.weight))

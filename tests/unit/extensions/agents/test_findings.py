@@ -9,6 +9,7 @@ import pytest
 from feedback_samples import grid
 
 from tuner.extensions.agents.findings import SAMPLE, find_tight_condition, search_findings
+from tuner.extensions.agents.ranges import Observed, value_costs
 from tuner.model.config import Parameter, SearchSpace
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Workload
@@ -80,26 +81,25 @@ def test_a_constraint_on_the_device_is_not_judged_without_one(small):
     )
 
 
-def test_values_that_never_win_are_told(small):
-    trials = {
-        Workload.of({"T": size}): grid(
-            small, Workload.of({"T": size}), lambda block, items, fast: 10 + block + items + fast
-        )
-        for size in (1, 2, 4, 8)
-    }
-    findings = search_findings(small.space, trials, small.template, {})
-    unused = {one.topic: one for one in findings}["unused"]
-    assert "`block` 128, 256, 512" in unused.text
-    assert unused.value == pytest.approx(0.75)
+def test_each_value_has_its_best_and_median_time_over_all_trials_and_its_failures(small):
+    def time_of(block, items, fast):
+        return None if items == 4 and fast else 10.0 * items + (block == 64)
 
-
-def test_a_parameter_that_changes_nothing_is_told_and_the_one_that_decides(small):
-    found = found_in(
-        small, lambda _: lambda block, items, fast: 10 + abs(block - 128) / 64 + items / 8
+    seen = [Observed.of(w, grid(small, w, time_of)) for w in (FEW, MANY)]
+    told = dict(value_costs(small.space, seen))
+    assert (
+        told["items"]
+        == "1 x1.00 x1.00 of 16; 2 x2.00 x2.00 of 16; 4 x4.00 x4.00 of 16 (8 incorrect)"
     )
-    assert found["idle"].parameter == "fast"
-    assert found["idle"].line == 3
-    assert found["importance"].parameter == "block"
+    assert told["block"].startswith("64 x1.10 x2.10 of 12 (2 incorrect); 128 x1.00 x2.00")
+    assert told["fast"] == "false x1.00 x2.00 of 24; true x1.00 x1.55 of 24 (8 incorrect)"
+
+
+def test_a_value_that_nobody_tried_costs_nothing_and_a_lone_one_is_not_told(small):
+    trials = [small.trial(FEW, 9.0, block=64, items=items, fast=True) for items in (1, 2)]
+    trials.append(small.trial(FEW, None, block=64, items=4, fast=True))
+    (told,) = value_costs(small.space, [Observed.of(FEW, trials)])
+    assert told == ("items", "1 x1.00 x1.00 of 1; 2 x1.00 x1.00 of 1; 4 of 1 (1 incorrect)")
 
 
 def test_one_config_for_all_sizes_costs_and_the_axis_is_named(small):
