@@ -313,7 +313,8 @@ def _code(
     loads: Counter[int] = Counter()
     stores: Counter[int] = Counter()
     places: Counter[tuple[bool, str, int]] = Counter()
-    ran: Counter[tuple[int | None, str]] = Counter()
+    ran: Counter[str] = Counter()
+    ran_at: Counter[tuple[int, str]] = Counter()
     for number, function in enumerate(functions):
         loops = frozenset(chain.from_iterable(innermost_loops(function)))
         for one in function.instructions:
@@ -328,17 +329,16 @@ def _code(
             if line is not None:
                 places[one.offset in loops, kind, line] += 1
             # The offsets are those of the kernel itself: of what it calls nothing was counted.
-            ran[line, kind] += 0 if number else executed.get(one.offset, 0)
-    executed_lines = {(line, kind): n for (line, kind), n in ran.items() if line is not None and n}
+            times = 0 if number else executed.get(one.offset, 0)
+            ran[kind] += times
+            if line is not None:
+                ran_at[line, kind] += times
     most: dict[str, int] = {}
-    for (line, kind), _ in sorted(executed_lines.items(), key=lambda item: -item[1]):
+    for (line, kind), _ in (+ran_at).most_common():
         most.setdefault(kind, line)
     ranked = sorted(places.items(), key=lambda item: (not item[0][0], -item[1]))
     for (_, kind, line), _ in ranked:
         most.setdefault(kind, line)
-    by_kind: Counter[str] = Counter()
-    for (_, kind), count in ran.items():
-        by_kind[kind] += count
     return MachineCode(
         kernel=name,
         instructions=mix.total(),
@@ -347,8 +347,8 @@ def _code(
         store_bits=dict(+stores),
         lines=most,
         loop_mix=dict(+loop_mix),
-        executed=dict(+by_kind),
-        executed_lines=executed_lines,
+        executed=dict(+ran),
+        executed_lines=dict(+ran_at),
     )
 
 

@@ -7,7 +7,7 @@ import math
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -83,39 +83,29 @@ def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
     return launches
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCounts:
-    """What the source page says of one launch's instructions, by their offset in its code."""
-
-    name: str
-    samples: dict[int, int] = field(default_factory=dict)
-    executed: dict[int, int] = field(default_factory=dict)
-
-
-def source_counts(text: str) -> list[SourceCounts]:
+def source_counts(text: str) -> list[LaunchCounts]:
     """Read `--page source --csv`: samples of warps that could not issue, and executions."""
-    launches: list[SourceCounts] = []
-    address, samples, executed = -1, -1, -1
-    start: int | None = None
+    launches: list[LaunchCounts] = []
+    by_column: dict[int, dict[int, int]] = {}
+    address, start = -1, -1
     for row in csv.reader(_table(text)):
         if row[0] == _NAME_COLUMN and len(row) > 1:
-            launches.append(SourceCounts(row[1]))
-            address, start = -1, None
-        elif _ADDRESS_COLUMN in row:
+            address = start = -1
+            launches.append(LaunchCounts(row[1], {}))
+        elif launches and _ADDRESS_COLUMN in row:
             address = row.index(_ADDRESS_COLUMN)
-            samples, executed = (
-                next((row.index(name) for name in names if name in row), -1)
-                for names in (_SAMPLES_COLUMNS, _EXECUTED_COLUMNS)
-            )
-        elif launches and 0 <= address < len(row) and _PLACE.fullmatch(row[address]):
+            samples: dict[int, int] = {}
+            executed: dict[int, int] = {}
+            launches[-1] = replace(launches[-1], samples=samples, executed=executed)
+            by_column = {}
+            for names, found in ((_SAMPLES_COLUMNS, samples), (_EXECUTED_COLUMNS, executed)):
+                column = next((row.index(name) for name in names if name in row), -1)
+                by_column |= {column: found} if column >= 0 else {}
+        elif 0 <= address < len(row) and _PLACE.fullmatch(row[address]):
             place = int(row[address], 16)
-            start = place if start is None else start
-            for column, found in (
-                (samples, launches[-1].samples),
-                (executed, launches[-1].executed),
-            ):
-                count = int(_number(row[column]) or 0) if 0 <= column < len(row) else 0
-                if count:
+            start = place if start < 0 else start
+            for column, found in by_column.items():
+                if column < len(row) and (count := int(_number(row[column]) or 0)):
                     found[place - start] = count
     return launches
 
@@ -227,7 +217,7 @@ class NsightCompute:
             return Counted(reason="Nsight Compute gave no values")
         by_place = source_counts(self._page("source", "--print-source=sass"))
         if len(by_place) != len(launches):
-            by_place = [SourceCounts("")] * len(launches)
+            by_place = [LaunchCounts("", {})] * len(launches)
         counted = []
         for launch, (_, values), found in zip(launches, counters, by_place, strict=True):
             wanted = {name: values[name] for name in names if name in values}

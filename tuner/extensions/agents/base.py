@@ -20,16 +20,15 @@ class AgentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BriefedCandidate:
-    """One candidate as the agent sees it; `summary` says in a few lines how it did.
+    """One candidate as the agent sees it, with its mean speedup over the baseline.
 
-    `speedup` is its mean over the baseline, None where nothing of it ran correctly.
+    That is None where nothing of it ran correctly.
     """
 
     name: str
     parent: str | None
     template: str
     space: str
-    summary: str
     speedup: float | None = None
 
 

@@ -10,7 +10,7 @@ from tuner.analysis.base import Degree
 from tuner.analysis.roofline import peak_gflops
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
-from tuner.extensions.agents.findings import find_tight_condition, search_findings
+from tuner.extensions.agents.findings import search_findings
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
@@ -169,6 +169,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
         "current",
         now=now,
         member=member,
+        summary=member_summary(now.best, now.baselines_us),
         lines=member.template.split("\n"),
         space=own_sections(member.space),
         cost=_cost(now.phases_s),
@@ -295,11 +296,9 @@ class Briefer:
             for finding in one.findings
         }
         trials = {w: self._session.trials(shown, w) for w in plan.tuned}
-        searched = search_findings(plan.space, trials, plan.template, self._baselines_us())
+        searched = search_findings(plan.space, trials, plan.template)
         ended = self._session.events(RoundEnded)
         costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
-        names = self._candidates.evaluator(shown).names
-        ruled_out = find_tight_condition(plan.space, {w: names(w) for w in plan.tuned})
         now = Situation(
             round=number,
             rounds=self._plan.config.rounds,
@@ -308,7 +307,7 @@ class Briefer:
             population=members,
             best=best_trials(self._session, shown),
             baselines_us=self._baselines_us(),
-            findings=[*found.values(), *searched, *ruled_out],
+            findings=[*found.values(), *searched],
             history=[one for one in history(self._session) if one.number < number],
             values=list(value_costs(plan.space, [Observed.of(*one) for one in trials.items()])),
             profiled=profiled,
@@ -338,9 +337,6 @@ class Briefer:
             parent=candidate.parent,
             template=candidate.template_text,
             space=candidate.space_text,
-            summary=member_summary(
-                best_trials(self._session, candidate.name), self._baselines_us()
-            ),
             speedup=mean_speedup(self._session, candidate.name),
         )
 

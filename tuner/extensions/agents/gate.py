@@ -181,7 +181,7 @@ def verify_candidate(
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:
     folder, told = plan.template.path.parent, problems[:MOST_PROBLEMS]
     if told:
-        quoted = (_quoting(_without_folder(one, folder), plan.template) for one in told)
+        quoted = (quote_places(_without_folder(one, folder), plan.template) for one in told)
         raise RefusedError("\n\n".join(quoted))
 
 
@@ -283,7 +283,8 @@ def _describe_error(error: TunerError, folder: Path) -> str:
     return "\n".join([text, *_around(lines, error.line)])
 
 
-def _quoting(text: str, template: Template) -> str:
+def quote_places(text: str, template: Template) -> str:
+    """Put the lines of a template behind a text that names them."""
     places = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+):", text)
     numbers = list(dict.fromkeys(map(int, places)))[:MOST_PLACES]
     lines = template.text.split("\n")

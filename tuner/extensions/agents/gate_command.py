@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 @options.setting("operators")
 @options.setting("workloads")
 @click.option("--target", help="Architecture to compile for; sm_90a by default.")
-@options.setting("jobs", help="How many compilers run at a time.")
 @click.pass_context
-def command(
-    context: click.Context, /, answer: Path, target: str | None, jobs: int | None, **values: Any
-) -> None:
+def command(context: click.Context, /, answer: Path, target: str | None, **values: Any) -> None:
     """Check an answer to a round, template.cu.j2 and space.yaml in the folder ANSWER.
 
     It is read, compiled and verified as a round with KERNEL.cu does it, but on the CPU and on
@@ -52,8 +49,8 @@ def command(
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
         try:
-            made, configs = _compile(plan, answer, place / "answer", target, jobs, stack)
-            unverified = _verify(plan, made, configs, jobs, stack)
+            made, configs = _compile(plan, answer, place / "answer", target, stack)
+            unverified = _verify(plan, made, configs, stack)
         except (RefusedError, ReplyError) as error:
             for problem in str(error).split("\n\n"):
                 click.echo(f"refused: {problem}", err=True)
@@ -64,7 +61,7 @@ def command(
 
 
 def _compile(
-    plan: Plan, answer: Path, place: Path, target: str | None, jobs: int | None, stack: ExitStack
+    plan: Plan, answer: Path, place: Path, target: str | None, stack: ExitStack
 ) -> tuple[Plan, list[Config]]:
     """Read and compile an answer for a GPU, and say what its default config uses there."""
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
@@ -77,7 +74,7 @@ def _compile(
 
     made = read_draft(read_answer(answer), plan, place, "answer")
     device = UnavailableDevice(target_info(target or NVIDIA_TARGET))
-    compiler = compiler_for(plan.spec, device, jobs, stack)
+    compiler = compiler_for(plan.spec, device, None, stack)
     evaluators = partial(evaluator_of, compiler=compiler, device=device)
     evaluator = evaluators(made)
     require_as_wide(made, evaluator, plan)
@@ -98,9 +95,7 @@ def _compile(
     return made, configs
 
 
-def _verify(
-    plan: Plan, made: Plan, configs: Sequence[Config], jobs: int | None, stack: ExitStack
-) -> str:
+def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack) -> str:
     """Verify on the CPU what is small enough; say why nothing could be, "" where it was."""
     from tuner.app.check import LARGEST_REFERENCE_BYTES
     from tuner.app.instruments import compiler_for
@@ -116,7 +111,7 @@ def _verify(
     try:
         device = open_device("host", plan.spec, plan.config.operators, plan.config.workloads)
         stack.callback(device.close)
-        compiler = compiler_for(plan.spec, device, jobs, stack)
+        compiler = compiler_for(plan.spec, device, None, stack)
     except DeviceError as error:
         return " ".join(str(error).split())
     baseline = evaluator_of(plan, compiler, device)

@@ -14,12 +14,11 @@ import pytest
 from fake_tools import PRELUDE, alive, put_on_path, seen
 from faults import wait_until
 
-from tuner.device.base import Counted, Program
+from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.cuda import counters as counters_module
 from tuner.device.cuda.counters import (
     PERMISSION_TEXT,
     NsightCompute,
-    SourceCounts,
     find_ncu,
     raw_counters,
     source_counts,
@@ -268,10 +267,13 @@ def test_a_text_without_launches_has_none(text: str) -> None:
 
 def test_samples_and_executions_are_counted_from_the_start_of_the_code() -> None:
     assert source_counts(SOURCE) == [
-        SourceCounts(
-            "scale(float *, const float *, int)", {0x00: 2, 0x10: 1050}, {0x00: 4096, 0x10: 4096}
+        LaunchCounts(
+            "scale(float *, const float *, int)",
+            {},
+            {0x00: 2, 0x10: 1050},
+            {0x00: 4096, 0x10: 4096},
         ),
-        SourceCounts("other<4>(float *)", {0x00: 4}),
+        LaunchCounts("other<4>(float *)", {}, {0x00: 4}),
     ]
 
 

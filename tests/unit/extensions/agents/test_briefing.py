@@ -29,12 +29,9 @@ from tuner.session.events import LaunchFigures, Profiled
 
 @pytest.fixture(scope="module")
 def now(silu: Project) -> Situation:
-    summary = member_summary(silu.best, silu.baselines_us)
     space = silu.task.spec.path.read_text(encoding="utf-8")
-    member = BriefedCandidate("initial", None, silu.template.text, space, summary)
-    child = BriefedCandidate(
-        "r1", "initial", "// a template", "# a space", "No config ran correctly."
-    )
+    member = BriefedCandidate("initial", None, silu.template.text, space)
+    child = BriefedCandidate("r1", "initial", "// a template", "# a space")
     return Situation(
         round=8,
         rounds=12,
@@ -43,7 +40,7 @@ def now(silu: Project) -> Situation:
         population=(member, child),
         best=silu.best,
         baselines_us=silu.baselines_us,
-        findings=search_findings(silu.space, silu.trials, silu.template, silu.baselines_us),
+        findings=search_findings(silu.space, silu.trials, silu.template),
         history=HISTORY,
         values=list(value_costs(silu.space, [Observed.of(*one) for one in silu.trials.items()])),
     )

@@ -93,10 +93,6 @@ def keys(workloads: Iterable[Workload]) -> str:
     return join_names((workload.key for workload in workloads), most=3, comma="; ")
 
 
-def values(found: Iterable[Value]) -> str:
-    return ", ".join(format_value(value) for value in found)
-
-
 def settings(config: Mapping[str, Value]) -> str:
     return " ".join(f"{name}={format_value(value)}" for name, value in config.items())
 
