@@ -48,6 +48,7 @@ OWN: dict[str, dict[str, str]] = {
     COMMANDS: {
         "init": "tuner.extensions.draft.init_command:command",
         "mcp": "tuner.extensions.agents.mcp_command:command",
+        "gate": "tuner.extensions.agents.gate_command:command",
         "export": "tuner.extensions.export.export_command:command",
         "compare": "tuner.extensions.study.compare_command:command",
         "session": "tuner.extensions.scale.session_command:command",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_project import OWN, Bench, template_of
+from agent_project import OWN, Bench, Ended, template_of
 
 from tuner.app.plan import new_plan
 from tuner.cli import options, run_command
@@ -24,7 +24,8 @@ DOCS = (Path(__file__).parents[2] / "docs/agents.md").read_text(encoding="utf-8"
 DOCUMENTED: dict[str, list[str]] = {}
 for word, text in re.findall(r"^```(\w+)\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL):
     DOCUMENTED.setdefault(word, []).append(text)
-COMMANDS = re.findall(r"^tune (.*)$", "".join(DOCUMENTED["sh"]), re.MULTILINE)
+COMMANDS = re.findall(r"^tune (?!gate )(.*)$", "".join(DOCUMENTED["sh"]), re.MULTILINE)
+(GATE,) = re.findall(r"^tune (gate .*)$", "".join(DOCUMENTED["sh"]), re.MULTILINE)
 
 
 @pytest.fixture
@@ -53,6 +54,7 @@ def test_an_answer_may_come_later_and_a_wrong_one_comes_back_as_a_problem(bench:
     assert not bench.results(), "the finals wait for the answer"
     request = (folder / "request.md").read_text("utf-8")
     assert "kPieces = 512" in request and "# Findings about initial" in request
+    assert len(request.split()) < 1200, "with the rules, which later requests leave out"
 
     (folder / "plan.json").write_text(DOCUMENTED["json"][0], encoding="utf-8")
     answers(template_of(8).replace("= sum;", "= sun;"))
@@ -76,6 +78,36 @@ def test_an_answer_may_come_later_and_a_wrong_one_comes_back_as_a_problem(bench:
     assert list(bench.candidates()) == ["initial", "r1"]
     (record,) = bench.records()
     assert record.idea is not None and record.idea.change == "multiply once"
+
+
+@pytest.mark.slow
+def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Bench) -> None:
+    folder = bench.root / "exchange/round-01"
+    folder.mkdir(parents=True)
+    (template,), (_, space) = DOCUMENTED["cuda"], DOCUMENTED["yaml"]
+
+    def gate(template: str, *words: str) -> Ended:
+        (folder / "template.cu.j2").write_text(template, encoding="utf-8")
+        (folder / "space.yaml").write_text(space, encoding="utf-8")
+        return bench.run((*shlex.split(GATE), "--space", "scale.yaml", *words))
+
+    sound = gate(template)
+    assert sound.code == 0, sound.err
+    assert "configs compile for sm_90a" in sound.out
+    assert re.search(r"scale with block=64 items=1 on N=\d+: \d+ registers", sound.out)
+    assert "verified on the CPU, on N=" in sound.out
+    unshown = gate(template, "--workload", f"N={1 << 24}", "--target", "sm_80")
+    assert (unshown.code, "compile for sm_80" in unshown.out) == (5, True), unshown.err
+    assert "not verified: no tuned workload and no edge case takes 64 MiB or less" in unshown.out
+    wrong = gate(template.replace("2.0f", "3.0f"))
+    assert wrong.code == 2
+    assert "refused: incorrect with block=64 items=1 on N=" in wrong.err
+    broken = gate(template.replace("2.0f *", "2.0g *"))
+    assert (broken.code, "template.cu.j2:7" in broken.err) == (2, True)
+    assert gate("... the rest unchanged\n").code == 2
+    (folder / "space.yaml").unlink()
+    missing = bench.run((*shlex.split(GATE), "--space", "scale.yaml"))
+    assert (missing.code, "space.yaml cannot be read" in missing.err) == (2, True)
 
 
 def test_an_exchange_that_is_no_folder_is_told_before_anything_is_measured(bench: Bench) -> None:

@@ -77,7 +77,7 @@ def test_a_source_with_a_reference_is_tuned_without_any_edit(here: Path, name: s
 def test_the_literal_agent_widens_a_drafted_space_that_still_loads(here: Path) -> None:
     made = write_draft(draft(read_source(source(here, "transpose"))))
     spec = load_definition(made.space).spec
-    member = BriefedCandidate("a", None, spec.template.read_text(), made.space.read_text(), "")
+    member = BriefedCandidate("a", None, spec.template.read_text(), made.space.read_text())
     edge = Finding("edge", "16 wins.", "Add 32.", 16, parameter="block_rows")
     briefing = Briefing(1, "", "", "a", (member,), (edge,))
     conversation = WideningAgent().converse(briefing, None, None)  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ class Kept:
 
 
 def member(name: str = "c0", **changes: Any) -> BriefedCandidate:
-    fields = {"parent": None, "template": "kernel of c0", "space": "space of c0", "summary": "1 us"}
+    fields = {"parent": None, "template": "kernel of c0", "space": "space of c0"}
     return BriefedCandidate(name, **{**fields, **changes})
 
 

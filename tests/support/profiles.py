@@ -34,6 +34,7 @@ def code(
     load_bits: Mapping[int, int] | None = None,
     store_bits: Mapping[int, int] | None = None,
     lines: Mapping[str, int] | None = None,
+    executed_lines: Mapping[tuple[int, str], int] | None = None,
 ) -> MachineCode:
     """The machine code of one kernel."""
     mix = mix or {}
@@ -45,7 +46,16 @@ def code(
         store_bits=store_bits or {},
         lines=lines or {},
         loop_mix=loop_mix or {},
+        executed=_by_class(executed_lines or {}),
+        executed_lines=executed_lines or {},
     )
+
+
+def _by_class(lines: Mapping[tuple[int, str], int]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for (_, name), count in lines.items():
+        found[name] = found.get(name, 0) + count
+    return found
 
 
 def waits(**reasons: float) -> dict[str, float]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from importlib.resources import files
 
 from tuner.device.base import DeviceInfo, Program
+from tuner.model.kernel import Launch
 from tuner.model.trial import Finding, Occupancy, Resources
 
 
@@ -61,8 +62,10 @@ class MachineCode:
 
     `mix` counts instructions by class, `loop_mix` those of the innermost loops; `load_bits` and
     `store_bits` count global accesses by their width. `lines` names for a class the template's line
-    that most of its instructions come from, where the compiler said so: of those in innermost loops
-    if there are any.
+    that most of its instructions come from, where the compiler said so: of those that were executed
+    where that was counted, else of those in innermost loops if there are any. `executed` counts by
+    class what the warps of a call executed, and `executed_lines` that by line and class; both are
+    empty where nothing was counted.
     """
 
     kernel: str
@@ -72,6 +75,8 @@ class MachineCode:
     store_bits: Mapping[int, int] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
     loop_mix: Mapping[str, int] = field(default_factory=dict)
+    executed: Mapping[str, int] = field(default_factory=dict)
+    executed_lines: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +84,12 @@ class ProfileSubject:
     """What is to be profiled: one compiled config on one workload, and what is known of it.
 
     `program` is compiled with line information; line i + 1 of its source came from line
-    `lines[i]` of the template. `time_us` is None where nothing was timed on a GPU. `resources`
-    and `occupancy` are those of the first launch. `traffic_bytes` and `operations` are what the
-    operator needs at least, and `peak` what the operations are done in, "" where that is not
-    declared. `surroundings` names what the time was measured in, "" for alone.
+    `lines[i]` of the template. `time_us` is None where nothing was timed on a GPU. `uses` says of
+    each launch what it uses of the hardware; `resources` and `occupancy` are those of the launch
+    numbered `main`: the one that took longest where that was counted, else the first.
+    `traffic_bytes` and `operations` are what the operator needs at least, and `peak` what the
+    operations are done in, "" where that is not declared. `surroundings` names what the time was
+    measured in, "" for alone.
     """
 
     program: Program
@@ -94,6 +101,12 @@ class ProfileSubject:
     operations: int | None = None
     peak: str = ""
     surroundings: str = ""
+    uses: tuple[tuple[Resources, Occupancy | None], ...] = ()
+    main: int = 0
+
+    @property
+    def launch(self) -> Launch:
+        return self.program.launches[self.main]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,7 @@ def metrics_of(profile: Profile) -> dict[str, float]:
         found["spill_bytes"] = resources.spill_store_bytes + resources.spill_load_bytes
     if subject.occupancy is not None:
         found["occupancy"] = subject.occupancy.share
-    dynamic = (launch.shared_bytes for launch in subject.program.launches[:1])
-    found["shared_bytes"] = resources.static_shared_bytes + sum(dynamic)
+    found["shared_bytes"] = resources.static_shared_bytes + subject.launch.shared_bytes
     if profile.codes:
         found["instructions"] = sum(code.instructions for code in profile.codes)
     shares = stalls(profile)
@@ -114,6 +113,11 @@ def innermost(profile: Profile) -> tuple[Mapping[str, int], str]:
     """
     loops = _add_mixes([code.loop_mix for code in profile.codes])
     return (loops, "the innermost loops") if loops else (whole(profile), "the code")
+
+
+def executed(profile: Profile) -> Mapping[str, int]:
+    """Sum what the warps of a call executed, by class; empty where it was not counted."""
+    return _add_mixes([code.executed for code in profile.codes])
 
 
 def whole(profile: Profile) -> Mapping[str, int]:

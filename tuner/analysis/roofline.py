@@ -33,7 +33,7 @@ _LEAST_ROOM = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """How the blocks of the first launch fill the multiprocessors, `resident` on each at a time."""
+    """How the blocks of the main launch fill the multiprocessors, `resident` on each at a time."""
 
     blocks: int
     multiprocessors: int
@@ -58,11 +58,12 @@ class Waves:
 
 
 def waves(profile: Profile) -> Waves | None:
-    """Count the waves of the first launch; None without launches or occupancy."""
-    occupancy, launches = profile.subject.occupancy, profile.subject.program.launches
+    """Count the waves of the main launch; None without launches or occupancy."""
+    subject = profile.subject
+    occupancy, launches = subject.occupancy, subject.program.launches
     if occupancy is None or occupancy.blocks < 1 or not launches:
         return None
-    return Waves(math.prod(launches[0].grid), profile.device.multiprocessors, occupancy.blocks)
+    return Waves(math.prod(subject.launch.grid), profile.device.multiprocessors, occupancy.blocks)
 
 
 def bound_of(profile: Profile) -> Bottleneck:

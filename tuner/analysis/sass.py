@@ -238,17 +238,29 @@ _STORES = frozenset({"global_store", "generic_store"})
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
-def codes(text: str, kernels: Mapping[str, str], lines: Sequence[int]) -> tuple[MachineCode, ...]:
+def codes(
+    text: str,
+    kernels: Mapping[str, str],
+    lines: Sequence[int],
+    executed: Mapping[str, Mapping[int, int]] | None = None,
+) -> tuple[MachineCode, ...]:
     """Count the kernels of a disassembler's text, in the order of `kernels`.
 
     `kernels` maps names to symbols; line i + 1 of the source came from line `lines[i]` of the
-    template. Functions that a kernel calls count as its own. Empty where a kernel isn't there.
+    template. Functions that a kernel calls count as its own. `executed` counts by a kernel's name
+    how often warps executed the instruction at an offset. Empty where a kernel isn't there.
     """
+    counted = executed or {}
     functions = read(text)
     if not all(symbol in functions for symbol in kernels.values()):
         return ()
     return tuple(
-        _code(name, [functions[called] for called in _list_callees(functions, symbol)], lines)
+        _code(
+            name,
+            [functions[called] for called in _list_callees(functions, symbol)],
+            lines,
+            counted.get(name, {}),
+        )
         for name, symbol in kernels.items()
     )
 
@@ -293,13 +305,17 @@ def _list_callees(functions: Mapping[str, Function], symbol: str) -> list[str]:
     return found
 
 
-def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> MachineCode:
+def _code(
+    name: str, functions: Sequence[Function], lines: Sequence[int], executed: Mapping[int, int]
+) -> MachineCode:
     mix: Counter[str] = Counter()
     loop_mix: Counter[str] = Counter()
     loads: Counter[int] = Counter()
     stores: Counter[int] = Counter()
     places: Counter[tuple[bool, str, int]] = Counter()
-    for function in functions:
+    ran: Counter[str] = Counter()
+    ran_at: Counter[tuple[int, str]] = Counter()
+    for number, function in enumerate(functions):
         loops = frozenset(chain.from_iterable(innermost_loops(function)))
         for one in function.instructions:
             if _never_runs(function, one):
@@ -309,9 +325,17 @@ def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Mac
             loop_mix[kind] += one.offset in loops
             loads[bits_of(one)] += kind in _LOADS
             stores[bits_of(one)] += kind in _STORES
-            if (line := _template_line(one, lines)) is not None:
+            line = _template_line(one, lines)
+            if line is not None:
                 places[one.offset in loops, kind, line] += 1
+            # The offsets are those of the kernel itself: of what it calls nothing was counted.
+            times = 0 if number else executed.get(one.offset, 0)
+            ran[kind] += times
+            if line is not None:
+                ran_at[line, kind] += times
     most: dict[str, int] = {}
+    for (line, kind), _ in (+ran_at).most_common():
+        most.setdefault(kind, line)
     ranked = sorted(places.items(), key=lambda item: (not item[0][0], -item[1]))
     for (_, kind, line), _ in ranked:
         most.setdefault(kind, line)
@@ -323,6 +347,8 @@ def _code(name: str, functions: Sequence[Function], lines: Sequence[int]) -> Mac
         store_bits=dict(+stores),
         lines=most,
         loop_mix=dict(+loop_mix),
+        executed=dict(+ran),
+        executed_lines=dict(+ran_at),
     )
 
 

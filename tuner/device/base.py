@@ -207,14 +207,15 @@ class Watchers:
 class LaunchCounts:
     """What Nsight Compute counted in one launch of `kernel`, a name as launches state it.
 
-    `values` are under its own names, in base units; what it had no value of is left out.
-    `samples` counts the samples of warps that could not issue, by the offset of the instruction
-    in the kernel's code, in bytes.
+    `values` are under its own names, in base units; what it had no value of is left out. By the
+    offset of the instruction in the kernel's code, in bytes, `samples` counts the samples of warps
+    that could not issue there, and `executed` how many warps executed it.
     """
 
     kernel: str
     values: Mapping[str, float]
     samples: Mapping[int, int] = field(default_factory=dict)
+    executed: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,10 @@ class CandidateMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded(Event):
+    """How a round came out; `phases_s` is what it took here, as far as one run saw it."""
+
     outcome: RoundOutcome
+    phases_s: Mapping[str, Finite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,25 @@ class AgentIdle(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchFigures:
+    """One launch of a profiled call, and what it uses of the hardware.
+
+    `resident` is how many of its blocks a multiprocessor holds at a time, and `limiter` what limits
+    that; `counted_us` what the launch took under the profiler, None where nothing was counted: it
+    says how the launches share a call, and not how long one takes.
+    """
+
+    kernel: str
+    blocks: Count
+    threads: Count
+    registers: Count | None
+    shared_bytes: Count
+    resident: Count | None
+    limiter: str
+    counted_us: Finite | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Profiled(Event):
     """What a profile said of one trial; `reason` says why it lacks counters that it could have."""
 
@@ -151,6 +173,7 @@ class Profiled(Event):
     metrics: Mapping[str, Finite]
     findings: tuple[Finding, ...]
     reason: str = ""
+    launches: tuple[LaunchFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ def merge_sections(original: Document, answer: Document, path: Path, template: s
             remedy += ", ".join(OWN_SECTIONS)
             message = f"the section `{key}` is missing"
             raise SpaceError(message, path=answer.path, line=1, remedy=remedy)
-    kept = {k: text for k, text in _sections(original).items() if k not in _REPLACED}
-    kept |= {k: text for k, text in _sections(answer).items() if k in OWN_SECTIONS}
+    kept = {k: text for k, text in sections_of(original).items() if k not in _REPLACED}
+    kept |= {k: text for k, text in sections_of(answer).items() if k in OWN_SECTIONS}
     folder = original.path.parent
     for key in _FILES:
         if key != "template" and not isinstance(original.data[key], str):
@@ -94,7 +94,7 @@ def _require_no_looser_limits(original: Document, answer: Document) -> None:
             raise answer.error(message, "limits", remedy=remedy)
 
 
-def _sections(document: Document) -> dict[str, str]:
+def sections_of(document: Document) -> dict[str, str]:
     """Cut a file in block style into the texts of its keys, each with its trailing comments."""
     starts = [document.places[key,].at for key in document.data]
     for key, start in zip(document.data, starts, strict=True):

@@ -208,15 +208,15 @@ class Evaluator:
             return Outcome(result.status, result.reason)
         return self._program(pending, result)
 
-    def usage(self, pending: Pending) -> tuple[Resources, Occupancy | None]:
-        """Tell what the first launch of a compiled config uses of the hardware.
+    def uses(self, pending: Pending) -> tuple[tuple[Resources, Occupancy | None], ...]:
+        """Tell what each launch of a compiled config uses of the hardware.
 
-        Of a Python kernel's launches, that is the most of each, and the least occupancy.
+        Of a Python kernel's call, that is the most of each, and the least occupancy.
         """
         result = self._compiled(pending)
         if isinstance(result, Trial):
             raise KernelError(f"{pending.config} does not compile: {result.reason}")
-        return self._usage(result, pending.launches)
+        return tuple(self._usage(result, [launch]) for launch in pending.launches)
 
     def _usage(
         self, result: CompileResult, launches: Sequence[Launch]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from math import prod
 
-from tuner.analysis.base import Degree, Profile, ProfileSubject
+from tuner.analysis.base import Degree, MachineCode, Profile, ProfileSubject
 from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import DURATION, counters_for, metrics_of
 from tuner.analysis.sass import codes, disassemble, hot_lines
-from tuner.device.base import Counters, DeviceInfo, Outcome
+from tuner.device.base import Counters, DeviceInfo, LaunchCounts, Outcome
 from tuner.model.amd import is_amd
 from tuner.model.kernel import Workload
 from tuner.model.languages import CUDA
 from tuner.model.trial import Trial
-from tuner.session.events import Profiled
+from tuner.session.events import LaunchFigures, Profiled
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator
@@ -54,26 +56,44 @@ class Profiler:
     def profile(self, subject: ProfileSubject) -> Profile:
         """Profile one subject; what cannot be had is left empty, never guessed."""
         timing = Degree.TIMING if self._timed else Degree.STATIC
-        found, program = Profile(subject, self.device, timing), subject.program
-        names = dict.fromkeys(launch.kernel for launch in program.launches)
-        known = not is_amd(self.device.architecture)  # the disassembler is NVIDIA's
-        if known and names.keys() <= program.lowered.keys():
-            symbols = {name: program.lowered[name] for name in names}
-            found = replace(found, codes=codes(_listing(program.cubin), symbols, subject.lines))
+        found = Profile(subject, self.device, timing)
         if self._counters is None or self.degree is not Degree.COUNTERS:
-            return replace(found, reason=self._refusal if self._timed else "")
+            found = replace(found, reason=self._refusal if self._timed else "")
+            return replace(found, codes=self._codes(subject, ()))
+        program = subject.program
         counted = self._counters.count(program, counters_for(self.device.compute_capability))
+        found = replace(found, codes=self._codes(subject, counted.launches))
         if not counted.launches:
             return replace(found, reason=counted.reason)
-        longest = max(counted.launches, key=lambda launch: launch.values.get(DURATION, 0.0))
+        durations = [launch.values.get(DURATION, 0.0) for launch in counted.launches]
+        main = durations.index(max(durations))
+        longest = counted.launches[main]
         symbol = program.lowered.get(longest.kernel, "")
+        if subject.uses:
+            resources, share = subject.uses[main]
+            subject = replace(subject, main=main, resources=resources, occupancy=share)
         return replace(
             found,
+            subject=subject,
             degree=Degree.COUNTERS,
             counters=longest.values,
             launch_counters=tuple(launch.values for launch in counted.launches),
             hot_lines=hot_lines(_listing(program.cubin), symbol, longest.samples, subject.lines),
         )
+
+    def _codes(
+        self, subject: ProfileSubject, counted: Sequence[LaunchCounts]
+    ) -> tuple[MachineCode, ...]:
+        program = subject.program
+        names = dict.fromkeys(launch.kernel for launch in program.launches)
+        known = not is_amd(self.device.architecture)  # the disassembler is NVIDIA's
+        if not known or not names.keys() <= program.lowered.keys():
+            return ()
+        executed: dict[str, Counter[int]] = {}
+        for launch in counted:
+            executed.setdefault(launch.kernel, Counter()).update(launch.executed)
+        symbols = {name: program.lowered[name] for name in names}
+        return codes(_listing(program.cubin), symbols, subject.lines, executed)
 
     def close(self) -> None:
         if self._counters is not None:
@@ -107,7 +127,8 @@ class Profiling:
         program = evaluator.ready(pending)
         if isinstance(program, Outcome):
             return None
-        resources, share = evaluator.usage(pending)
+        uses = evaluator.uses(pending)
+        resources, share = uses[0]
         around = spec.surroundings_of(workload)
         subject = ProfileSubject(
             program=program,
@@ -119,6 +140,7 @@ class Profiling:
             operations=spec.operations.integer(workload.values) if spec.operations else None,
             peak=spec.peak,
             surroundings=around.name if around else "",
+            uses=uses,
         )
         profile = self._profiler.profile(subject)
         kind, findings = diagnose(profile)
@@ -132,6 +154,7 @@ class Profiling:
             metrics=metrics_of(profile),
             findings=findings,
             reason=profile.reason,
+            launches=tuple(_describe_launches(profile)),
         )
 
     def keep(self, plan: Plan, session: Session, number: int, trials: Sequence[Trial]) -> None:
@@ -141,6 +164,25 @@ class Profiling:
             new = (trial.candidate, trial.workload.key) not in known
             if new and (profiled := self.of(plan, trial, number)) is not None:
                 session.record_event(profiled)
+
+
+def _describe_launches(profile: Profile) -> Iterator[LaunchFigures]:
+    program = profile.subject.program
+    counted = profile.launch_counters or ({},) * len(program.launches)
+    for launch, (resources, held), counters in zip(
+        program.launches, profile.subject.uses, counted, strict=True
+    ):
+        duration_ns = counters.get(DURATION)
+        yield LaunchFigures(
+            kernel=launch.kernel,
+            blocks=prod(launch.grid),
+            threads=launch.threads,
+            registers=resources.registers,
+            shared_bytes=resources.static_shared_bytes + launch.shared_bytes,
+            resident=held.blocks if held else None,
+            limiter=held.limiter if held else "",
+            counted_us=None if duration_ns is None else duration_ns / 1e3,
+        )
 
 
 def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:

@@ -152,6 +152,11 @@ class ProgressTracker:
                 self._spent[self._phase][what] += more_s
         self._phase, self._phase_began = phase, now
 
+    def phases_s(self) -> dict[str, float]:
+        """Tell the seconds of each phase since the run began or its time was saved."""
+        self._enter(self._phase)
+        return dict(self._phases_s)
+
     def left_s(self) -> float | None:
         """Say how much of the run's time is left; None where it has no end."""
         if self._plan.config.time_s is None:

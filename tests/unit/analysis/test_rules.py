@@ -97,6 +97,26 @@ FIRES = [
     ),
     ("occupancy", profile(occupancy=Occupancy(0.25, 16, "blocks"), launches=[launch(threads=32)])),
     (
+        "cliff",
+        profile(
+            occupancy=Occupancy(0.375, 3, "registers"),
+            resources=Resources(65),
+            counters={ISSUED: 60.0, **waits(short_scoreboard=54, wait=40, barrier=6)},
+        ),
+    ),
+    (
+        "cliff",
+        profile(
+            occupancy=Occupancy(0.375, 3, "shared memory"),
+            resources=Resources(32, static_shared_bytes=1024),
+            launches=[launch(shared_bytes=57 * 1024), launch(1)],
+        ),
+    ),
+    (
+        "cliff",
+        profile(occupancy=Occupancy(0.6875, 2, "warps"), launches=[launch(threads=704)]),
+    ),
+    (
         "coalescing",
         profile(codes=[NARROW], counters={BYTES_PER_SECTOR: 12.5, SECTORS_PER_LOAD: 31.6}),
     ),
@@ -178,6 +198,24 @@ FIRES = [
             codes=[code({"fp32": 10, "integer": 30, "move": 10})], counters={SM_THROUGHPUT: 81.0}
         ),
     ),
+    (
+        "instruction_mix",
+        profile(
+            codes=[
+                code(
+                    loop_mix={"integer": 40},
+                    lines={"integer": 17},
+                    executed_lines={
+                        (17, "integer"): 100,
+                        (57, "integer"): 300,
+                        (57, "move"): 200,
+                        (60, "fp32"): 400,
+                    },
+                )
+            ],
+            counters={ISSUED: 60.0, SM_THROUGHPUT: 61.0},
+        ),
+    ),
 ]
 
 QUIET = [
@@ -218,6 +256,13 @@ QUIET = [
     ("occupancy", "half", profile(occupancy=Occupancy(0.5, 4, "registers"))),
     ("occupancy", "all blocks are resident", profile(occupancy=LOW, launches=[launch(264)])),
     ("occupancy", "busy schedulers", profile(occupancy=LOW, counters={ISSUED: 70.0})),
+    ("cliff", "far from the next step", profile(occupancy=LOW, resources=Resources(96))),
+    ("cliff", "as many as there can be", profile(resources=Resources(32))),
+    (
+        "cliff",
+        "all blocks are resident",
+        profile(occupancy=LOW, resources=Resources(65), launches=[launch(264)]),
+    ),
     ("coalescing", "no counters", profile(codes=[NARROW])),
     ("coalescing", "full sectors", profile(codes=[NARROW], counters={BYTES_PER_SECTOR: 97.0})),
     (

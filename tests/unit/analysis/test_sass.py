@@ -111,6 +111,21 @@ def test_only_the_innermost_loop_counts(code: Mapping[str, MachineCode]) -> None
     assert pairs.lines["special"] == line_of("inner")
 
 
+def test_what_ran_most_decides_the_line_where_executions_were_counted(
+    compiled: tuple[str, Mapping[str, str]],
+) -> None:
+    text, lowered = compiled
+    instructions = read(text)["vector"].instructions
+    loads = [one for one in instructions if one.family == "LDG"]
+    counted = {"vector": {loads[0].offset: 7, instructions[0].offset: 2, 1 << 20: 9}}
+    (code,) = codes(text, {"vector": lowered["vector"]}, LINES, counted)
+    assert code.executed["global_load"] == 7
+    assert sum(code.executed.values()) == 9, "what lies outside of the kernel is not its own"
+    assert code.executed_lines[line_of("vector copy"), "global_load"] == 7
+    (uncounted,) = codes(text, {"vector": lowered["vector"]}, LINES)
+    assert (uncounted.executed, uncounted.executed_lines) == ({}, {})
+
+
 def test_a_function_counts_for_the_kernel_that_calls_it(code: Mapping[str, MachineCode]) -> None:
     assert code["calling"].mix["fp64"] >= 2
     assert code["calling"].lines["fp64"] == line_of("far")

@@ -11,7 +11,7 @@ import pytest
 
 from tuner.analysis import sass
 from tuner.analysis.base import Degree, ProfileSubject
-from tuner.analysis.metrics import DURATION, counters_for
+from tuner.analysis.metrics import DURATION, counters_for, executed
 from tuner.analysis.sass import disassemble
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
@@ -136,6 +136,19 @@ def test_the_launch_that_took_longest_gives_the_counters_and_the_hot_lines(
     assert profile.hot_lines == ((11, 1.0),)
     assert len(profile.codes) == 2
     assert counters.asked == counters_for(H200_LIKE.compute_capability)
+
+
+def test_of_several_launches_the_longest_is_diagnosed_and_all_executions_count(
+    subject: ProfileSubject,
+) -> None:
+    ran = LaunchCounts("first", {DURATION: 1.0}, executed={0: 5})
+    longest = LaunchCounts("second<2>", {DURATION: 9.0}, executed={0: 7})
+    uses = tuple((Resources(registers), None) for registers in (8, 65, 8))
+    counters = FakeCounters(Counted((ran, longest, ran)))
+    profile = Profiler(H200_LIKE, counters).profile(replace(subject, uses=uses))
+    assert (profile.subject.main, profile.subject.resources.registers) == (1, 65)
+    assert profile.subject.launch is profile.subject.program.launches[1]
+    assert sum(executed(profile).values()) == 5 + 7 + 5
 
 
 def test_a_refusal_is_asked_for_once_and_told_with_every_profile(subject: ProfileSubject) -> None:

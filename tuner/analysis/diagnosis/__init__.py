@@ -23,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     Rule("launch_overhead", _ALL - {Bottleneck.COMPUTE}, execution.launch_overhead),
     Rule("register_spills", _ALL, memory.register_spills),
     Rule("occupancy", _RUNS_LONG, execution.occupancy),
+    Rule("cliff", _RUNS_LONG, execution.cliff),
     Rule("coalescing", _MOVES_DATA, memory.coalescing),
     Rule("vector_width", _MOVES_DATA, memory.vector_width),
     Rule("warp_stalls", _RUNS_LONG, execution.warp_stalls),

@@ -24,6 +24,7 @@ _WORDS = tomllib.loads(files(__package__).joinpath("advice.toml").read_text("utf
 TOPICS: Mapping[str, str] = _WORDS["topics"]
 OCCUPANCY: Mapping[str, str] = _WORDS["occupancy"]
 STALLS: Mapping[str, Stall] = _WORDS["stalls"]
+CLIFFS: Mapping[str, str] = _WORDS["cliffs"]
 OVERHEADS: Mapping[str, Overhead] = _WORDS["overheads"]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tuner.analysis.base import Bottleneck, Profile
-from tuner.analysis.diagnosis.advice import OCCUPANCY, OVERHEADS, STALLS, TOPICS, finding
+from tuner.analysis.diagnosis.advice import CLIFFS, OCCUPANCY, OVERHEADS, STALLS, TOPICS, finding
 from tuner.analysis.metrics import (
     ACTIVE_THREADS,
     ACTIVE_WARPS,
@@ -15,6 +17,7 @@ from tuner.analysis.metrics import (
     THREADS_PER_WARP,
     at,
     counter,
+    executed,
     innermost,
     stalls,
     whole,
@@ -27,7 +30,11 @@ from tuner.analysis.roofline import (
     theory,
     waves,
 )
-from tuner.model.trial import Finding
+from tuner.model.amd import AmdLimits
+from tuner.model.hardware import DeviceLimits
+from tuner.model.hardware import occupancy as calculate
+from tuner.model.kernel import Launch
+from tuner.model.trial import Finding, Occupancy, Resources
 
 # Sources: KernelPro is arXiv 2606.26453, its table 9 the mean gain of following each advice; "ours"
 # was chosen here.
@@ -40,6 +47,13 @@ LOW_OCCUPANCY = 0.5  # KernelPro
 OCCUPANCY_WEIGHT = 1.0 - 1.0 / 1.48  # KernelPro, table 9
 # From there on more warps have little left to fill: ours, as the roofline's bound.
 BUSY_ISSUE_PCT = 60.0
+# Ours: so small a part of a resource is saved without another design.
+CLIFF_PART = 8
+# Ours: of cycles in which nothing issues, where that was not counted.
+UNKNOWN_IDLE = 0.5
+# Reasons of stalls that are told beside another finding, and the least share of one.
+MOST_WAITS = 3
+SMALL_WAIT = 0.1
 # KernelPro: dominant from 40 %, critical from 60 %.
 DOMINANT_STALL = 0.4
 CRITICAL_STALL = 0.6
@@ -110,6 +124,73 @@ def launch_overhead(profile: Profile) -> Finding | None:
     )
 
 
+def cliff(profile: Profile) -> Finding | None:
+    """Fire where an eighth less of one resource lets more warps onto a multiprocessor.
+
+    Silent where all blocks are resident at once. More warps gain at most where none issues.
+    """
+    subject, filled = profile.subject, waves(profile)
+    now, launch = subject.occupancy, subject.launch
+    if now is None or filled is None or filled.count <= 1.0:
+        return None
+    found = list(_cliffs(profile.device.limits, subject.resources, launch, now))
+    if not found:
+        return None
+    what, less, then = max(found, key=lambda one: one[2].share)
+    issue, gain = counter(profile, ISSUED), 1.0 - now.share / then.share
+    of_several = f" (kernel {launch.kernel})" if len(subject.program.launches) > 1 else ""
+    unit = what if less > 1 else what.replace("s ", " ", 1)
+    return finding(
+        "cliff",
+        f"{less} {unit} less: {_blocks(then.blocks)} a multiprocessor instead of {now.blocks}, "
+        f"{then.share:.0%} of its warps instead of {now.share:.0%}{of_several}"
+        f"{describe_waiting(profile)}.",
+        (less, unit),
+        gain * (UNKNOWN_IDLE if issue is None else 1.0 - issue / 100.0),
+        advice=CLIFFS[what].format(blocks=then.blocks, threads=launch.threads - less),
+    )
+
+
+def _cliffs(
+    limits: DeviceLimits | AmdLimits, resources: Resources, launch: Launch, now: Occupancy
+) -> Iterator[tuple[str, int, Occupancy]]:
+    """Yield what little less of each resource lets more warps in, with the occupancy then."""
+    registers, threads = resources.registers or 0, launch.threads
+    shared, without = resources.static_shared_bytes, replace(resources, static_shared_bytes=0)
+    shared += launch.shared_bytes
+    less_of: dict[str, tuple[int, int, Callable[[int], tuple[Resources, Launch]]]] = {
+        "registers a thread": (
+            *(registers, 1),
+            lambda less: (replace(resources, registers=registers - less), launch),
+        ),
+        "bytes of shared memory a block": (
+            *(shared, 16),
+            lambda less: (without, replace(launch, shared_bytes=shared - less)),
+        ),
+        "threads a block": (
+            *(threads, THREADS_PER_WARP),
+            lambda less: (resources, replace(launch, block=(threads - less, 1, 1))),
+        ),
+    }
+    for what, (used, step, changed) in less_of.items():
+        for less in range(step, used // CLIFF_PART + 1, step):
+            then = calculate(limits, *changed(less))
+            if then is not None and then.share > now.share:
+                yield what, less, then
+                break
+
+
+def describe_waiting(profile: Profile, said_already: str = "") -> str:
+    """Say in figures how busy the schedulers are and what warps wait for; "" if not counted."""
+    issue, shares = counter(profile, ISSUED), stalls(profile)
+    said = [] if issue is None else [f"schedulers issue in {issue:.0f}% of the cycles"]
+    most = sorted(shares.keys() - {said_already}, key=lambda name: (-shares[name], name))
+    waits = [f"{shares[name]:.0%} {name}" for name in most if shares[name] >= SMALL_WAIT]
+    if waits:
+        said.append(f"stalled cycles: {', '.join(waits[:MOST_WAITS])}")
+    return f"; {'; '.join(said)}" if said else ""
+
+
 def occupancy(profile: Profile) -> Finding | None:
     """Fire below 50 %, unless all blocks are resident at once or the schedulers are busy."""
     held, filled = profile.subject.occupancy, waves(profile)
@@ -118,7 +199,7 @@ def occupancy(profile: Profile) -> Finding | None:
     issue = counter(profile, ISSUED)
     if (filled and filled.count <= 1.0) or (issue is not None and issue >= BUSY_ISSUE_PCT):
         return None
-    resources, launch = profile.subject.resources, profile.subject.program.launches[0]
+    resources, launch = profile.subject.resources, profile.subject.launch
     shared = resources.static_shared_bytes + launch.shared_bytes
     cause = {
         "registers": f"{resources.registers} registers a thread allow",
@@ -130,7 +211,7 @@ def occupancy(profile: Profile) -> Finding | None:
     return finding(
         "occupancy",
         f"Occupancy is {held.share:.0%}{measured}: {cause} {_blocks(held.blocks)} of "
-        f"{launch.threads} threads on a multiprocessor.",
+        f"{launch.threads} threads on a multiprocessor{describe_waiting(profile)}.",
         (round(100 * held.share), "%"),
         OCCUPANCY_WEIGHT * (1.0 - held.share / LOW_OCCUPANCY),
         advice=OCCUPANCY.get(held.limiter, f"Use less of what limits it: {held.limiter}."),
@@ -182,7 +263,7 @@ def warp_stalls(profile: Profile) -> Finding | None:
     return finding(
         "warp_stalls",
         f"{share:.0%} of the stalled cycles are spent waiting for {words['waiting_for']} "
-        f"({reason}, counters{where}).",
+        f"({reason}, counters{where}){describe_waiting(profile, reason)}.",
         (round(100 * share), "%"),
         STALL_WEIGHT * min(share / CRITICAL_STALL, 1.0),
         line,
@@ -273,8 +354,12 @@ def divergence(profile: Profile) -> Finding | None:
 
 
 def instruction_mix(profile: Profile) -> Finding | None:
-    """Weigh the arithmetic of the innermost loops by its throughput; fire at half."""
-    mix, where = innermost(profile)
+    """Weigh the arithmetic that ran, else that of the innermost loops, by its throughput.
+
+    Fire at half. Once executions are counted, the line is the one whose overhead ran most.
+    """
+    ran = executed(profile)
+    mix, where = (ran, "all that ran") if ran else innermost(profile)
     busy = counter(profile, SM_THROUGHPUT)
     slots = {name: mix.get(name, 0) * cost for name, cost in SLOTS.items()}
     arithmetic = sum(mix.get(name, 0) for name in SLOTS)
@@ -290,11 +375,21 @@ def instruction_mix(profile: Profile) -> Finding | None:
         return None
     line = profile.line_of(max(names, key=lambda name: mix.get(name, 0)))
     count = sum(mix.get(name, 0) for name in names)
+    counted, share = "machine code", ""
+    if ran:
+        counted, by_line = "counters", Counter[int]()
+        for code in profile.codes:
+            for (place, name), times in code.executed_lines.items():
+                by_line[place] += times * SLOTS[name] if name in names else 0
+        if by_line.total():
+            line, slots_there = by_line.most_common(1)[0]
+            share = f", with {slots_there / sum(slots[name] for name in names):.0%} of them"
     measured = "" if busy is None else f"; the multiprocessors are {busy:.0f}% busy (counters)"
     return finding(
         "instruction_mix",
         f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
-        f"{arithmetic} instructions (machine code{at(line)}){measured}.",
+        f"{arithmetic} instructions ({counted}{at(line)}{share}){measured}"
+        f"{describe_waiting(profile)}.",
         (round(100 * part), "%"),
         part * (0.2 if busy is None else 0.5 * busy / 100.0),
         line,

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,6 +52,7 @@ _NAME_COLUMN = "Kernel Name"
 _ADDRESS_COLUMN = "Address"
 # The second is what it is called where warps were sampled alone.
 _SAMPLES_COLUMNS = ("Warp Stall Sampling (Not-issued Samples)", "# Samples")
+_EXECUTED_COLUMNS = ("Instructions Executed",)
 _COUNTER = re.compile(r"[a-z][a-z0-9]*__\w")
 _NUMBER = re.compile(r"-?\d+(,\d{3})*(\.\d+)?([eE][+-]?\d+)?")
 _PLACE = re.compile(r"(0x)?[0-9a-fA-F]+")
@@ -81,26 +83,31 @@ def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
     return launches
 
 
-def source_samples(text: str) -> list[tuple[str, dict[int, int]]]:
-    """Read `--page source --csv`: samples of warps that could not issue, by offset in the code."""
-    launches: list[tuple[str, dict[int, int]]] = []
-    address = samples = -1
-    start = 0
+def source_counts(text: str) -> list[LaunchCounts]:
+    """Read `--page source --csv`: samples of warps that could not issue, and executions."""
+    launches: list[LaunchCounts] = []
+    by_column: dict[int, dict[int, int]] = {}
+    address, start = -1, -1
     for row in csv.reader(_table(text)):
         if row[0] == _NAME_COLUMN and len(row) > 1:
-            launches.append((row[1], {}))
-            address = -1
-        elif _ADDRESS_COLUMN in row:
+            address = start = -1
+            launches.append(LaunchCounts(row[1], {}))
+        elif launches and _ADDRESS_COLUMN in row:
             address = row.index(_ADDRESS_COLUMN)
-            samples = next((row.index(name) for name in _SAMPLES_COLUMNS if name in row), -1)
-        elif launches and 0 <= min(address, samples) <= max(address, samples) < len(row):
-            if not _PLACE.fullmatch(row[address]):
-                continue
-            found = launches[-1][1]
+            samples: dict[int, int] = {}
+            executed: dict[int, int] = {}
+            launches[-1] = replace(launches[-1], samples=samples, executed=executed)
+            by_column = {}
+            for names, found in ((_SAMPLES_COLUMNS, samples), (_EXECUTED_COLUMNS, executed)):
+                column = next((row.index(name) for name in names if name in row), -1)
+                by_column |= {column: found} if column >= 0 else {}
+        elif 0 <= address < len(row) and _PLACE.fullmatch(row[address]):
             place = int(row[address], 16)
-            start = start if found else place
-            found[place - start] = int(_number(row[samples]) or 0)
-    return [(name, {at: count for at, count in found.items() if count}) for name, found in launches]
+            start = place if start < 0 else start
+            for column, found in by_column.items():
+                if column < len(row) and (count := int(_number(row[column]) or 0)):
+                    found[place - start] = count
+    return launches
 
 
 def unknown_counters(text: str) -> list[str]:
@@ -208,13 +215,13 @@ class NsightCompute:
             return Counted(reason=short)
         if not any(values.keys() & set(names) for _, values in counters):
             return Counted(reason="Nsight Compute gave no values")
-        samples = source_samples(self._page("source", "--print-source=sass"))
-        if len(samples) != len(launches):
-            samples = [("", {})] * len(launches)
+        by_place = source_counts(self._page("source", "--print-source=sass"))
+        if len(by_place) != len(launches):
+            by_place = [LaunchCounts("", {})] * len(launches)
         counted = []
-        for launch, (_, values), (_, found) in zip(launches, counters, samples, strict=True):
+        for launch, (_, values), found in zip(launches, counters, by_place, strict=True):
             wanted = {name: values[name] for name in names if name in values}
-            counted.append(LaunchCounts(launch.kernel, wanted, found))
+            counted.append(LaunchCounts(launch.kernel, wanted, found.samples, found.executed))
         return Counted(tuple(counted))
 
     def _page(self, page: str, *options: str) -> str:

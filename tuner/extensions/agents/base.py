@@ -20,13 +20,16 @@ class AgentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BriefedCandidate:
-    """One candidate as the agent sees it; `summary` says in a few lines how it did."""
+    """One candidate as the agent sees it, with its mean speedup over the baseline.
+
+    That is None where nothing of it ran correctly.
+    """
 
     name: str
     parent: str | None
     template: str
     space: str
-    summary: str
+    speedup: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Briefing:
     task, the kernel, the hardware, the formats. `current` is what changes: the base, its
     findings, what was tried. `base` is the candidate to build on, None where the agent chooses
     among the `population` itself. `findings` are all, of which `current` words the weightiest.
+    `example` is the key of a tuned workload.
     """
 
     round: int
@@ -45,6 +49,7 @@ class Briefing:
     base: str | None
     population: tuple[BriefedCandidate, ...]
     findings: tuple[Finding, ...] = ()
+    example: str = ""
 
     def member(self, name: str) -> BriefedCandidate:
         """Find a candidate by its name; raise `KeyError` for an unknown one."""

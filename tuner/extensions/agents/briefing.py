@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from tuner.analysis.base import Degree
+from tuner.analysis.roofline import peak_gflops
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
-from tuner.extensions.agents.findings import find_tight_condition, search_findings
+from tuner.extensions.agents.findings import search_findings
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
     microseconds,
-    one_line,
+    own_sections,
     percent,
     prompt,
     settings,
     size,
 )
+from tuner.extensions.agents.ranges import Observed, value_costs
 from tuner.model.config import Config
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
@@ -26,6 +29,7 @@ from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
 from tuner.report.formatting import times
+from tuner.session.events import Profiled, RoundEnded
 from tuner.session.records import CandidateRecord
 from tuner.session.rounds import RoundRecord, history, population
 from tuner.session.session import Session
@@ -34,6 +38,11 @@ from tuner.space.sections import NEEDED_SECTIONS, OWN_SECTIONS
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import profiles
 from tuner.tuning.progress import best_trials, mean_speedup
+
+# Ours: a draft keeps most of its source's lines, a template of one's own next to none.
+MADE_OF = 0.5
+# What the first round is told of the seconds that another one takes.
+FIRST_PHASES = ("search", "profile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +60,21 @@ class KernelTask:
     operators: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
 
+    @property
+    def peak_gflops(self) -> float | None:
+        """The rate of the declared operations, None where no peak is declared or known."""
+        info = self.info
+        if not self.spec.peak or self.spec.operations is None or info.on_cpu or info.evaluator:
+            return None
+        return peak_gflops(info.compute_capability, info.multiprocessors, self.spec.peak)
+
     def floor_us(self, workload: Workload) -> float:
-        """Compute the time that the declared minimum of traffic takes at the streaming rate."""
-        traffic = self.spec.min_bytes.integer(workload.values)
-        return floor_us(traffic, self.info.streaming_gbps)
+        """Compute the least time of a call, by the declared bytes and operations."""
+        spec = self.spec
+        bytes_us = floor_us(spec.min_bytes.integer(workload.values), self.info.streaming_gbps)
+        if spec.operations is None or self.peak_gflops is None:
+            return bytes_us
+        return max(bytes_us, spec.operations.integer(workload.values) / (self.peak_gflops * 1e3))
 
 
 def stable_text(task: KernelTask) -> str:
@@ -92,13 +112,11 @@ def _argument(argument: Argument, sized: bool) -> list[str]:
 
 def _workloads(task: KernelTask) -> Iterator[list[str]]:
     spec = task.spec
-    for kind, listed in (("tuned", spec.tuned), ("held out", spec.held_out)):
-        for one in listed:
-            traffic = size(spec.min_bytes.integer(one.values))
-            row = [one.key, kind, traffic, microseconds(task.floor_us(one))]
-            yield row + (
-                [] if spec.operations is None else [f"{spec.operations.integer(one.values):.3g}"]
-            )
+    for one in spec.tuned:
+        row = [one.key, size(spec.min_bytes.integer(one.values)), microseconds(task.floor_us(one))]
+        yield row + (
+            [] if spec.operations is None else [f"{spec.operations.integer(one.values):.3g}"]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +126,9 @@ class Situation:
     `base` is the candidate that the policy chose, None where the agent chooses. `shown` is the one
     whose template is shown and that `best`, its fastest correct trial on each tuned workload, and
     `findings` belong to: the base, or else the fastest of the population. `baselines_us` has every
-    tuned workload.
+    tuned workload. `values` says what each value of each parameter costs, `profiled` what profiles
+    say, `peers_us` the fastest other implementation of a workload and its time, where finals have
+    timed any, and `phases_s` what a round takes; before the first, `candidate` is not among them.
     """
 
     round: int
@@ -120,6 +140,10 @@ class Situation:
     baselines_us: Mapping[Workload, float]
     findings: Sequence[Finding]
     history: Sequence[RoundRecord]
+    values: Sequence[tuple[str, str]] = ()
+    profiled: Sequence[Profiled] = ()
+    peers_us: Mapping[Workload, tuple[str, float]] = field(default_factory=dict)
+    phases_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def briefing(task: KernelTask, now: Situation) -> Briefing:
@@ -130,6 +154,7 @@ def briefing(task: KernelTask, now: Situation) -> Briefing:
         base=now.base,
         population=tuple(now.population),
         findings=tuple(now.findings),
+        example=task.spec.tuned[0].key,
     )
 
 
@@ -139,10 +164,16 @@ def current_text(task: KernelTask, now: Situation) -> str:
     first, *others = (trial.config for trial in now.best.values()) if now.best else (Config(()),)
     shared = {n: v for n, v in first.items() if all(n in o and o[n] == v for o in others)}
     common = shared if others else {}
+    member = {one.name: one for one in now.population}[now.shown]
     return prompt(
         "current",
         now=now,
-        member={one.name: one for one in now.population}[now.shown],
+        member=member,
+        summary=member_summary(now.best, now.baselines_us),
+        lines=member.template.split("\n"),
+        space=own_sections(member.space),
+        cost=_cost(now.phases_s),
+        launch_rows=_launch_rows,
         rows=[_row(task, now, w, common) for w in now.baselines_us] if now.best else [],
         common=common,
         told=findings,
@@ -151,25 +182,47 @@ def current_text(task: KernelTask, now: Situation) -> str:
     )
 
 
-def member_summary(
-    best: Mapping[Workload, Trial],
-    baselines_us: Mapping[Workload, float],
-    made: RoundRecord | None = None,
-) -> str:
-    """Summarize a candidate: its speedup and its origin; `made` is the round it is from."""
+def _cost(phases_s: Mapping[str, float]) -> str:
+    parts = [
+        f"{what} {phases_s[name]:.0f} s"
+        for name, what in (("candidate", "checks"), ("search", "search"), ("profile", "profile"))
+        if phases_s.get(name, 0.0) >= 0.5
+    ]
+    if not parts:
+        return ""
+    if "candidate" not in phases_s:
+        return (
+            f"One more round costs such a search and profile again ({', '.join(parts)}) and checks."
+        )
+    return f"One more round costs {sum(phases_s.values()):.0f} s here: {', '.join(parts)}."
+
+
+def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
+    for one in profiled.launches:
+        yield [
+            one.kernel,
+            f"{one.blocks} x {one.threads}",
+            "-" if one.registers is None else f"{one.registers}",
+            f"{one.shared_bytes}",
+            "-" if one.resident is None else f"{one.resident} ({one.limiter})",
+            microseconds(one.counted_us),
+        ]
+
+
+def member_summary(best: Mapping[Workload, Trial], baselines_us: Mapping[Workload, float]) -> str:
+    """Summarize how a candidate did."""
     lines = []
-    if made is not None and made.idea is not None:
-        lines.append(one_line(f"Round {made.number}, on {made.base}: {made.idea.change}"))
     ratios = {w: baselines_us[w] / t.time_us for w, t in best.items() if t.time_us}
     if not ratios:
-        return "\n".join([*lines, "No config ran correctly."])
+        return "No config ran correctly."
     mean = geometric_mean(ratios.get(workload, 1.0) for workload in baselines_us)
-    text = f"{times(mean)} as fast as the baseline (geometric mean of {len(baselines_us)} workloads"
+    text = f"{times(mean)} as fast as the baseline"
     if len(ratios) > 1:
         high = max(ratios, key=lambda workload: ratios[workload])
         low = min(ratios, key=lambda workload: ratios[workload])
-        text += f"; {times(ratios[high])} on {high.key}, {times(ratios[low])} on {low.key}"
-    lines.append(text + ").")
+        text += f" (geometric mean of {len(baselines_us)} workloads; {times(ratios[high])} on "
+        text += f"{high.key}, {times(ratios[low])} on {low.key})"
+    lines.append(f"{text}.")
     missing = [workload for workload in baselines_us if workload not in ratios]
     if missing:
         lines.append(f"No correct config on {keys(missing)}: the baseline serves there.")
@@ -218,61 +271,77 @@ class Briefer:
         degree: Degree,
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
+        source = read_text(plan.spec.source)
         self._task = KernelTask(
             replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
-            source=read_text(plan.spec.source),
+            source="" if _is_made_of(plan.template.text, source) else source,
             info=info,
             degree=degree,
             operators=dict(plan.config.operators),
             reference=plan.spec.torch.text if plan.spec.torch else read_text(plan.spec.reference),
         )
 
-    def of(self, number: int, base: str | None) -> Briefing:
-        """Brief for one round; `base` is the policy's choice, None where the agent chooses."""
-        candidates = population(self._session)
-        speedups = {one.name: mean_speedup(self._session, one.name) or 0.0 for one in candidates}
-        shown = base or max(speedups, key=lambda name: speedups[name])
+    def of(self, number: int, base: str | None, phases_s: Mapping[str, float]) -> Briefing:
+        """Brief for one round; `base` is the policy's choice, None where the agent chooses.
+
+        `phases_s` is what this run has taken so far, for want of a round that says it.
+        """
+        members = tuple(map(self._member, population(self._session)))
+        shown = base or max(members, key=lambda one: one.speedup or 0.0).name
         plan = self._candidates.plan(shown)
+        profiled = profiles(self._session, shown)
         found = {
             (finding.topic, finding.line): finding
-            for profiled in reversed(profiles(self._session, shown))
-            for finding in profiled.findings
+            for one in reversed(profiled)
+            for finding in one.findings
         }
-        searched = search_findings(
-            plan.space,
-            {w: self._session.trials(shown, w) for w in plan.tuned},
-            plan.template,
-            self._baselines_us(),
-        )
-        names = self._candidates.evaluator(shown).names
-        ruled_out = find_tight_condition(plan.space, {w: names(w) for w in plan.tuned})
+        trials = {w: self._session.trials(shown, w) for w in plan.tuned}
+        searched = search_findings(plan.space, trials, plan.template)
+        ended = self._session.events(RoundEnded)
+        costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
         now = Situation(
             round=number,
             rounds=self._plan.config.rounds,
             base=base,
             shown=shown,
-            population=tuple(map(self._member, candidates)),
+            population=members,
             best=best_trials(self._session, shown),
             baselines_us=self._baselines_us(),
-            findings=[*found.values(), *searched, *ruled_out],
+            findings=[*found.values(), *searched],
             history=[one for one in history(self._session) if one.number < number],
+            values=list(value_costs(plan.space, [Observed.of(*one) for one in trials.items()])),
+            profiled=profiled,
+            peers_us=self._peers_us(),
+            phases_s=costs[-1] if costs else {n: phases_s.get(n, 0.0) for n in FIRST_PHASES},
         )
         return briefing(self._task, now)
+
+    def _peers_us(self) -> dict[Workload, tuple[str, float]]:
+        """Find the fastest of the other implementations that finals have timed so far."""
+        fastest = {}
+        for one in self._session.comparisons():
+            medians = {
+                median(times[one.column(name)] for times in one.rounds): name for name in one.peers
+            }
+            if medians and one.workload in self._plan.tuned:
+                fastest[one.workload] = medians[min(medians)], min(medians)
+        return fastest
 
     def _baselines_us(self) -> dict[Workload, float]:
         baselines = self._session.baselines()
         return {w: baselines[w].measurement.median_us for w in self._plan.tuned}
 
     def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
-        records = (one for one in history(self._session) if one.candidate == candidate.name)
         return BriefedCandidate(
             name=candidate.name,
             parent=candidate.parent,
             template=candidate.template_text,
             space=candidate.space_text,
-            summary=member_summary(
-                best_trials(self._session, candidate.name),
-                self._baselines_us(),
-                next(records, None),
-            ),
+            speedup=mean_speedup(self._session, candidate.name),
         )
+
+
+def _is_made_of(template: str, source: str) -> bool:
+    """Tell whether a template is a source with parameters put in, by the lines they share."""
+    lines = {line.strip() for line in source.split("\n") if len(line.strip()) > 1}
+    return len(lines & {line.strip() for line in template.split("\n")}) >= MADE_OF * len(lines)

@@ -110,8 +110,9 @@ class Exchange:
                 current=self._briefing.current,
                 round=self._briefing.round,
                 base=self._briefing.base,
-                population=", ".join(member.name for member in self._briefing.population),
+                example=self._briefing.example,
                 metrics=", ".join(KNOWN_METRICS),
+                known=self._find_same_task(),
             )
             said = {"type": "message", "message": {"role": "user", "content": asked}}
             self._transcript.keep(said)
@@ -129,6 +130,13 @@ class Exchange:
             if kept["type"] == "plan":
                 return self._idea(kept["text"])
             awaited = (PLAN, *ANSWER)
+
+    def _find_same_task(self) -> str:
+        """Name an earlier request that holds the task as it is now, "" where none does."""
+        for path in sorted(self._agent.exchange.glob(f"round-*/{REQUEST}")):
+            if path.parent != self._folder and self._briefing.stable in read_answer_file(path)[0]:
+                return f"../{path.parent.name}/{path.name}"
+        return ""
 
     def refactor(self) -> AgentAnswer:
         return _answer_of(self._transcript.again() or self._read_answer())
@@ -167,12 +175,7 @@ class Exchange:
         return Idea(base, f"none given: there was no {PLAN}", "see the template")
 
     def _read_answer(self) -> Mapping[str, Any]:
-        (template, no_template), (space, no_space) = (
-            read_answer_file(self._folder / name) for name in ANSWER
-        )
-        kept = {"type": "answer", "template": template, "space": space}
-        if problem := no_template or no_space:
-            kept["problem"] = problem
+        kept = _answer_in(self._folder)
         self._transcript.keep(kept)
         (self._folder / PROBLEM).unlink(missing_ok=True)
         return kept
@@ -184,6 +187,21 @@ class Exchange:
         if PLAN not in names:
             again += f" The plan stands as it was with the first answer: {PLAN} is not read again."
         write_request(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
+
+
+def read_answer(folder: Path) -> AgentAnswer:
+    """Read the answer in a folder; raise `ReplyError` where it is none or not whole."""
+    return _answer_of(_answer_in(folder))
+
+
+def _answer_in(folder: Path) -> Mapping[str, Any]:
+    (template, no_template), (space, no_space) = (
+        read_answer_file(folder / name) for name in ANSWER
+    )
+    kept = {"type": "answer", "template": template, "space": space}
+    if problem := no_template or no_space:
+        kept["problem"] = problem
+    return kept
 
 
 def write_request(path: Path, text: str) -> None:

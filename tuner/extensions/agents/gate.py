@@ -56,6 +56,8 @@ _LINE_CHARS = 200
 class RefusedError(TunerError):
     """Say why an answer cannot become a candidate, in words for its author."""
 
+    exit_code = 2
+
 
 def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan:
     """Write an answer to `folder` and read it as the candidate `name` of `plan`'s kernel.
@@ -118,10 +120,19 @@ def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
 
 
 def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
-    """Try a drafted candidate's corner and random configs; raise `RefusedError` with problems.
+    """Try a drafted candidate's configs, and verify where `verify` says that the device runs any.
 
-    Every one has to render, to take the kernel's arguments and to compile; the first few of them
-    are verified with all kinds of input where `verify` says that the device runs kernels.
+    Raises `RefusedError` with what is wrong.
+    """
+    configs = compile_candidate(plan, evaluator, seed)
+    if verify:
+        verify_candidate(plan, evaluator, configs, workloads_to_verify(plan))
+
+
+def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Config]:
+    """Try corner and random configs, the default first, which is what comes back.
+
+    Raises `RefusedError` unless every one renders, takes the kernel's arguments and compiles.
     """
     folder = plan.template.path.parent
     try:
@@ -129,7 +140,6 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
         for one, pool in pools.items():
             if not len(pool):
                 raise no_valid_config(plan.spec, plan.space, one, pool)
-        workload = min(plan.tuned, key=plan.spec.footprint_bytes)
         configs = _sample(plan, pools, seed)
         for one, config in configs:
             if mismatch := find_mismatch(plan, evaluator, one, config):
@@ -147,14 +157,32 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
         raise RefusedError(_describe_error(error, folder)) from error
-    problems = list(_compile_errors(evaluator, pending))
-    if not problems and verify:
-        problems = list(_wrong(plan, evaluator, [c for _, c in configs], workload))
-    if problems:
-        text = (
-            _quoting(_without_folder(p, folder), plan.template) for p in problems[:MOST_PROBLEMS]
-        )
-        raise RefusedError("\n\n".join(text))
+    _require_none(plan, list(_compile_errors(evaluator, pending)))
+    return [config for _, config in configs]
+
+
+def workloads_to_verify(plan: Plan) -> list[Workload]:
+    """Choose the smallest tuned workload, the largest that the host holds, and the edge cases."""
+    smallest = min(plan.tuned, key=plan.spec.footprint_bytes)
+    fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
+    largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
+    small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
+    return list(dict.fromkeys((smallest, largest, *small)))
+
+
+def verify_candidate(
+    plan: Plan, evaluator: Evaluator, configs: Sequence[Config], workloads: Sequence[Workload]
+) -> None:
+    """Verify the first few configs with all kinds of input; raise `RefusedError` with problems."""
+    left = list(dict.fromkeys(configs[:VERIFIED_CONFIGS]))
+    _require_none(plan, [said for w in workloads for said in _wrong(evaluator, left, w)])
+
+
+def _require_none(plan: Plan, problems: Sequence[str]) -> None:
+    folder, told = plan.template.path.parent, problems[:MOST_PROBLEMS]
+    if told:
+        quoted = (quote_places(_without_folder(one, folder), plan.template) for one in told)
+        raise RefusedError("\n\n".join(quoted))
 
 
 def _sample(
@@ -220,21 +248,14 @@ def _compile_errors(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterato
         yield f"every config tried is over a limit: {over[0].reason}"
 
 
-def _wrong(
-    plan: Plan, evaluator: Evaluator, configs: list[Config], smallest: Workload
-) -> Iterator[str]:
-    """Verify on the smallest tuned workload, a larger one, and on the boundaries."""
-    fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
-    largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
-    small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
-    left = list(dict.fromkeys(configs[:VERIFIED_CONFIGS]))
-    for workload in dict.fromkeys((smallest, largest, *small)):
-        for config, outcome in _verify_together(evaluator, workload, left):
-            if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
-                continue
-            left.remove(config)
-            reason = evaluator.in_template(workload, config, outcome.reason)
-            yield f"{outcome.status} with {config} on {workload}: {reason}"
+def _wrong(evaluator: Evaluator, left: list[Config], workload: Workload) -> Iterator[str]:
+    """Verify on one workload, and drop what is wrong there from what is `left` to verify."""
+    for config, outcome in _verify_together(evaluator, workload, left):
+        if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
+            continue
+        left.remove(config)
+        reason = evaluator.in_template(workload, config, outcome.reason)
+        yield f"{outcome.status} with {config} on {workload}: {reason}"
 
 
 def _verify_together(
@@ -262,7 +283,8 @@ def _describe_error(error: TunerError, folder: Path) -> str:
     return "\n".join([text, *_around(lines, error.line)])
 
 
-def _quoting(text: str, template: Template) -> str:
+def quote_places(text: str, template: Template) -> str:
+    """Put the lines of a template behind a text that names them."""
     places = re.findall(rf"(?:^|\s){re.escape(template.path.name)}:(\d+):", text)
     numbers = list(dict.fromkeys(map(int, places)))[:MOST_PLACES]
     lines = template.text.split("\n")

@@ -13,7 +13,7 @@ from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, To
 from tuner.extensions.agents.budget import TokenBudget, Usage
 from tuner.extensions.agents.client import Ask, ChatClient, ToolsRefusedError
 from tuner.extensions.agents.http_errors import Backoff, Endpoint
-from tuner.extensions.agents.prompts import prompt
+from tuner.extensions.agents.prompts import own_sections, prompt
 from tuner.extensions.agents.replies import (
     MEANINGS,
     MOST_EXPECTATIONS,
@@ -277,7 +277,7 @@ class ModelRound:
         hidden = [
             member
             for member in map(self._briefing.member, names)
-            if member.template.strip() not in told or member.space.strip() not in told
+            if member.template.strip() not in told or own_sections(member.space) not in told
         ]
         request = prompt("refactor", base=idea.base, reference=idea.reference, members=hidden)
         self._dialogue.say("user", request)

@@ -1,12 +1,14 @@
-"""What a search says of the parameters' values: which to add, and which to drop."""
+"""What a search says of the parameters' values: what each costs, and which to add."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TypeGuard
 
-from tuner.extensions.agents.prompts import join_names, keys, percent, values
+from tuner.extensions.agents.prompts import keys
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -14,7 +16,6 @@ from tuner.model.kernel import Workload
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Finding, Status, Trial, fastest
 from tuner.report.formatting import times
-from tuner.search.importance import average, importance
 from tuner.space.template import Template
 
 # Fewer timed configs of a workload say nothing of it.
@@ -66,12 +67,6 @@ class Observed:
         """Divide the time of the first of these trials by the best's."""
         return time_of(trials[0]) / self.best_us
 
-    def top(self, share: float) -> tuple[Trial, ...]:
-        """List the fastest share of the correct trials, and all that are about as fast as best."""
-        least = max(FEWEST, round(share * len(self.correct)))
-        near = sum(time_of(trial) <= self.best_us * (1 + CLEAR) for trial in self.timed)
-        return self.timed[: max(least, near)]
-
 
 def time_of(trial: Trial) -> float:
     """Return the time of a trial that has one; raise `ValueError` for another."""
@@ -82,16 +77,6 @@ def time_of(trial: Trial) -> float:
 
 # A value that was hardly tried cannot be compared with another.
 FEWEST_OF_A_VALUE = 3
-TOP = 0.1
-# Were a value as good as the others, it would be in the top so often. That it is there not once
-# then has a probability of about exp(-4), under 2 %.
-EXPECTED = 4.0
-IDLE = 0.01
-# In multiples of the share that each parameter would have if all mattered alike.
-DECIDES = 2.5
-NOTEWORTHY = 1.5
-# Advice that saves measurements and no time of the kernel stands behind all that does.
-SAVES_TRIALS = 0.01
 
 
 def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
@@ -110,63 +95,33 @@ def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> I
             yield _edge(space, parameter, (end, neighbour, following), won, judged, template)
 
 
-def find_unused_values(
-    space: SearchSpace, seen: Sequence[Observed], template: Template
-) -> Iterator[Finding]:
-    """Find values that were tried often and are nowhere among the fastest configs."""
-    judged = [one for one in seen if one.enough]
-    tops = [(one, one.top(TOP)) for one in judged]
-    found: dict[str, list[Value]] = {}
+def value_costs(space: SearchSpace, seen: Sequence[Observed]) -> Iterator[tuple[str, str]]:
+    """Tell of each parameter what its tried values cost, over all trials.
+
+    A value has its best and its median time over the workload's best, as a geometric mean over the
+    workloads where it was timed, and how many trials it had; failed ones are counted by status.
+    """
     for parameter in space.parameters:
-        for value in parameter.values:
-            name = parameter.name
-            if any(trial.config.get(name) == value for _, top in tops for trial in top):
-                continue
-            expected = sum(
-                len(top) * len(one.having(name, value)) / len(one.correct) for one, top in tops
-            )
-            if expected >= EXPECTED:
-                found.setdefault(name, []).append(value)
-    if not found:
-        return
-    correct = [trial for one in judged for trial in one.correct]
-    spent = {n: sum(t.config.get(n) in known for t in correct) for n, known in found.items()}
-    ranked = sorted(found, key=lambda name: -spent[name])
-    either = sum(any(t.config.get(n) in known for n, known in found.items()) for t in correct)
-    share = either / len(correct)
-    listed = "; ".join(f"`{name}` {values(found[name])}" for name in ranked)
-    yield Finding(
-        topic="unused",
-        text=f"Never among the fastest {percent(TOP)} on any of {len(judged)} workloads: {listed}. "
-        f"{percent(share)} of the correct trials went there.",
-        advice="Drop these values, so that the search looks where the fast configs are.",
-        value=share,
-        unit="of correct trials",
-        weight=SAVES_TRIALS * share,
-        line=template.line_of(ranked[0]),
-        parameter=ranked[0],
-    )
+        told = list(filter(None, (_cost(parameter.name, v, seen) for v in parameter.values)))
+        if len(told) > 1:
+            yield parameter.name, "; ".join(told)
 
 
-def decisive(space: SearchSpace, seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
-    """Find the one or two parameters that decide, and those that change nothing."""
-    judged = [one for one in seen if one.enough]
-    shares = average([importance(one.correct) for one in judged])
-    if not shares:
-        return
-    equal = 1 / len(shares)
-    chosen = [one for one in shares[:2] if one[1] >= NOTEWORTHY * equal]
-    if shares[0][1] >= min(DECIDES * equal, (1 + equal) / 2):
-        yield _importance(chosen or [shares[0]], judged, template)
-    known = dict(shares)
-    idle = [
-        parameter
-        for parameter in space.parameters
-        if known.get(parameter.name, 0.0) < 0.5 / len(shares)
-        and _changes_nothing(parameter, judged)
-    ]
-    if idle:
-        yield _idle(idle, judged, template)
+def _cost(name: str, value: Value, seen: Sequence[Observed]) -> str:
+    tried = [trial for one in seen for trial in one.tried if trial.config.get(name) == value]
+    if not tried:
+        return ""
+    timed = [(one, found) for one in seen if (found := one.having(name, value))]
+    figures = ""
+    if timed:
+        best = geometric_mean(time_of(f[0]) / time_of(one.correct[0]) for one, f in timed)
+        middle = geometric_mean(
+            median(map(time_of, f)) / time_of(one.correct[0]) for one, f in timed
+        )
+        figures = f" {times(best)} {times(middle)}"
+    failed = Counter(trial.status for trial in tried if trial.status is not Status.CORRECT)
+    lost = f" ({', '.join(f'{n} {status}' for status, n in failed.items())})" if failed else ""
+    return f"{format_value(value)}{figures} of {len(tried)}{lost}"
 
 
 def _is_number(value: Value) -> TypeGuard[float]:
@@ -240,63 +195,3 @@ def _breaks(constraint: Expression, name: str, value: Value, one: Observed) -> b
         return not constraint.evaluate(names)
     except ExpressionError:
         return True
-
-
-def _importance(
-    chosen: Sequence[tuple[str, float]], judged: Sequence[Observed], template: Template
-) -> Finding:
-    name = chosen[0][0]
-    listed = " and ".join(f"`{n}` ({percent(share)})" for n, share in chosen)
-    bests = list(dict.fromkeys(one.best.config[name] for one in judged if name in one.best.config))
-    share = sum(share for _, share in chosen)
-    if len(bests) == 1:
-        advice = f"`{name}` {values(bests)} wins everywhere: write it into the template"
-    elif len(numbers := sorted(value for value in bests if _is_number(value))) == len(bests):
-        advice = f"Give `{name}` finer values around {values(numbers)}"
-    else:
-        advice = f"Work on what `{name}` does in the code, for it pays at some sizes only"
-    return Finding(
-        topic="importance",
-        text=f"What separates the fast configs from the others is mostly {listed}; the winners "
-        f"have {name} {values(bests)}.",
-        advice=advice + "; spend nothing on parameters that matter less.",
-        value=share,
-        unit="of importance",
-        weight=SAVES_TRIALS * share,
-        line=template.line_of(name),
-        parameter=name,
-    )
-
-
-def _changes_nothing(parameter: Parameter, judged: Sequence[Observed]) -> bool:
-    """Tell whether every value has a config about as fast as the best, on every workload."""
-    if len(parameter.values) < 2:
-        return False
-    for one in judged:
-        for value in parameter.values:
-            found = one.having(parameter.name, value)
-            if len(found) < FEWEST_OF_A_VALUE or one.slowdown(found) > 1 + IDLE:
-                return False
-    return bool(judged)
-
-
-def _idle(idle: Sequence[Parameter], judged: Sequence[Observed], template: Template) -> Finding:
-    worst = max(
-        one.slowdown(one.having(parameter.name, value)) - 1
-        for parameter in idle
-        for one in judged
-        for value in parameter.values
-    )
-    listed = join_names(f"`{parameter.name}`" for parameter in idle)
-    return Finding(
-        topic="idle",
-        text=f"With each value of {listed} some config is within {percent(max(worst, 0.0))} of the "
-        f"best, on all {len(judged)} workloads: nothing depends on it.",
-        advice=f"Drop {listed}, with one value written into the template, and use the "
-        "measurements for something else.",
-        value=max(worst, 0.0),
-        unit="of the best time",
-        weight=SAVES_TRIALS * (1 - 1 / len(idle[0].values)),
-        line=template.line_of(idle[0].name),
-        parameter=idle[0].name,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,17 +48,22 @@ from tuner.tuning.search import search_all
 REPAIRS = 3
 
 
+# What a round takes of the machine: the gate, the search, the profile.
+ROUND_PHASES = ("candidate", "search", "profile")
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
     """The author of candidates, with what it needs.
 
-    `briefing` composes what the agent reads, from the round's number and the base that the policy
-    chose; `toolbox` makes the tools of a round. `verifies` says that the device runs kernels.
+    `briefing` composes what the agent reads, from the round's number, the base that the policy
+    chose and the seconds of this run by phase; `toolbox` makes the tools of a round. `verifies`
+    says that the device runs kernels.
     """
 
     agent: Agent
     policy: Policy
-    briefing: Callable[[int, str | None], Briefing]
+    briefing: Callable[[int, str | None, Mapping[str, float]], Briefing]
     toolbox: Callable[[int, str | None], Toolbox]
     profiling: Profiling | None
     verifies: bool
@@ -71,6 +76,7 @@ class Rounds:
         self._run, self._author = run, author
         self._plan, self._session = run.plan, run.session
         self._candidates, self._progress = run.candidates, run.tracker
+        self._before_s: Mapping[str, float] = {}
 
     def run(self) -> AgentError | None:
         """Run or resume all rounds; return what ended them too early, None where nothing did."""
@@ -113,6 +119,7 @@ class Rounds:
     def _round(self, number: int) -> bool:
         """Run one round; False where the agent has nothing left to try."""
         session = self._session
+        self._before_s = self._progress.phases_s()
         if made := last(session.events(CandidateMade, number)):
             # An earlier run accepted it: only its search is left, and nobody is asked again.
             planned = session.events(Planned, number)[-1]
@@ -143,7 +150,7 @@ class Rounds:
         toolbox = self._author.toolbox(number, base)
         if not session.events(ToolsDeclared, number):
             session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
-        briefing = self._author.briefing(number, base)
+        briefing = self._author.briefing(number, base, self._before_s)
         return agent.converse(briefing, toolbox, SessionTranscript(session, number))
 
     def _write_candidate(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
@@ -188,10 +195,16 @@ class Rounds:
         if session.events(RoundRefused, number):
             return
         outcome = self._outcome(plan, idea)
-        session.record_event(RoundEnded(number, outcome))
+        taken_s = {
+            name: round(seconds - self._before_s.get(name, 0.0), 3)
+            for name, seconds in self._progress.phases_s().items()
+            if name in ROUND_PHASES
+        }
+        session.record_event(RoundEnded(number, outcome, taken_s))
         words = [sentence(one) for one in outcome.moved]
         if outcome.speedup is not None:
-            words.insert(0, f"{outcome.speedup:.2f}x over the baseline")
+            over = f"the baseline, {self._plan.spec.source.name}"
+            words.insert(0, f"{outcome.speedup:.2f}x over {over}")
         self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
 
     @contextmanager

@@ -177,24 +177,33 @@ def peers_lines(found: Sequence[PeersOn], *, recorded: bool) -> list[str]:
     return [f"peers          {summary}", *told] if summary else told
 
 
+def best_peers(found: Sequence[PeersOn]) -> list[tuple[Workload, Against]]:
+    """List the best peer of each tuned workload, of all where none was tuned."""
+    compared = [(one.workload, one.best) for one in found if one.best and one.best.speedup]
+    return [pair for pair in compared if not pair[0].held_out] or compared
+
+
+def over_best_peers(found: Sequence[PeersOn]) -> float | None:
+    """Average the speedups over the best peers; None where none was compared."""
+    speedups = [best.speedup or 1.0 for _, best in best_peers(found)]
+    return geometric_mean(speedups) if speedups else None
+
+
 def peers_summary(found: Sequence[PeersOn]) -> str:
     """Compare with the best peer of each tuned workload, of all where none was tuned."""
-    compared = [(one.workload, one.best) for one in found if one.best and one.best.speedup]
-    tuned = [(workload, best) for workload, best in compared if not workload.held_out]
-    judged = tuned or compared
-    if not judged:
+    judged, mean = best_peers(found), over_best_peers(found)
+    if mean is None:
         return ""
-    speedups = [best.speedup or 1.0 for _, best in judged]
     behind = [str(workload) for workload, best in judged if (best.speedup or 1.0) < 1 - AS_FAST]
     isolated = ""
     if any(best.isolated_speedup is not None for _, best in judged):
         alone = geometric_mean([best.isolated_speedup or best.speedup or 1.0 for _, best in judged])
         isolated = f" ({ratio(alone)} without overlapping the calls before and after)"
-    count = len(judged)
+    count, kind = len(judged), "held-out" if judged[0][0].held_out else "tuned"
     text = (
-        f"{ratio(geometric_mean(speedups))}{isolated} against the best peer of each workload "
-        f"(geometric mean over {count} {'tuned' if tuned else 'held-out'}); as fast or faster, "
-        f"within {percent(AS_FAST)}, on {count - len(behind)} of {count}"
+        f"{ratio(mean)}{isolated} against the best peer of each workload "
+        f"(geometric mean over {count} {kind}); as fast or faster, within {percent(AS_FAST)}, on "
+        f"{count - len(behind)} of {count}"
     )
     return f"{text}; behind on {join_names(behind)}." if behind else f"{text}."
 

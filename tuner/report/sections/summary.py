@@ -11,6 +11,7 @@ from tuner.model.trial import NOISY, Check, Result, Status
 from tuner.report import formatting
 from tuner.report.data import ReportData
 from tuner.report.formatting import ratio, significance
+from tuner.report.sections.dispatch import over_best_peers, peers_on
 
 # A larger speedup over the baseline comes with a warning.
 BELIEVABLE = 10
@@ -72,6 +73,8 @@ def headline(data: ReportData) -> Headline:
         # Where calls overlap their neighbours, what is left when they don't.
         mean = geometric_mean([result.isolated_speedup or result.speedup for result in judged])
         text += f" Without overlapping the calls before and after: {ratio(mean)}."
+    if not data.on_cpu and data.peers and (over := over_best_peers(peers_on(data))) is not None:
+        text = f"{ratio(over)} over the best peer of each workload. {text}"
     if beyond := [str(result.workload) for result in data.results if result.speedup > BELIEVABLE]:
         text += (
             f" LOOK TWICE at {', '.join(beyond)}: over {BELIEVABLE}x is more often a slip in the "

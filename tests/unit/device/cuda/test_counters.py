@@ -14,14 +14,14 @@ import pytest
 from fake_tools import PRELUDE, alive, put_on_path, seen
 from faults import wait_until
 
-from tuner.device.base import Counted, Program
+from tuner.device.base import Counted, LaunchCounts, Program
 from tuner.device.cuda import counters as counters_module
 from tuner.device.cuda.counters import (
     PERMISSION_TEXT,
     NsightCompute,
     find_ncu,
     raw_counters,
-    source_samples,
+    source_counts,
     trouble,
     unknown_counters,
 )
@@ -44,9 +44,9 @@ if "import" in options:
             print(",".join(cells))
     for kernel, _ in launches if options["page"] == "source" else []:
         print('"Kernel Name","%s(float *)"' % kernel)
-        print('"Address","Source","Warp Stall Sampling (Not-issued Samples)"')
-        print('"0x7000","LDG","2"')
-        print('"0x7010","EXIT","6"')
+        print('"Address","Source","# Samples","Instructions Executed"')
+        print('"0x7000","LDG","2","64"')
+        print('"0x7010","EXIT","6","8"')
     sys.exit(0)
 
 {prelude}
@@ -139,6 +139,7 @@ def test_each_launch_has_what_was_asked_for_and_its_samples(count: Count) -> Non
     for launch in counted.launches:
         assert launch.values == {"a__b.sum": 1000.0, "c__d.pct": 1000.0}
         assert launch.samples == {0x00: 2, 0x10: 6}
+        assert launch.executed == {0x00: 64, 0x10: 8}
 
 
 def test_a_second_call_is_counted_with_the_clocks_left_alone_and_english_numbers(
@@ -261,13 +262,18 @@ def test_what_is_no_plain_number_is_left_out(cell: str) -> None:
 @pytest.mark.parametrize("text", ["", NO_PERMISSION, RAW.partition('"0"')[0]])
 def test_a_text_without_launches_has_none(text: str) -> None:
     assert raw_counters(text) == []
-    assert source_samples(text) == []
+    assert source_counts(text) == []
 
 
-def test_samples_are_counted_from_the_start_of_the_code() -> None:
-    assert source_samples(SOURCE) == [
-        ("scale(float *, const float *, int)", {0x00: 2, 0x10: 1050}),
-        ("other<4>(float *)", {0x00: 4}),
+def test_samples_and_executions_are_counted_from_the_start_of_the_code() -> None:
+    assert source_counts(SOURCE) == [
+        LaunchCounts(
+            "scale(float *, const float *, int)",
+            {},
+            {0x00: 2, 0x10: 1050},
+            {0x00: 4096, 0x10: 4096},
+        ),
+        LaunchCounts("other<4>(float *)", {}, {0x00: 4}),
     ]
 
 

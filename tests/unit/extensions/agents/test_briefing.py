@@ -9,7 +9,7 @@ from feedback_samples import HISTORY, Project
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.analysis.base import Degree
+from tuner.analysis.base import Bottleneck, Degree
 from tuner.extensions.agents.base import BriefedCandidate
 from tuner.extensions.agents.briefing import (
     Situation,
@@ -19,19 +19,19 @@ from tuner.extensions.agents.briefing import (
     stable_text,
 )
 from tuner.extensions.agents.findings import search_findings
-from tuner.extensions.agents.prompts import clip_text, number_lines, one_line, quote_text, size
+from tuner.extensions.agents.prompts import clip_text, one_line, own_sections, quote_text, size
+from tuner.extensions.agents.ranges import Observed, value_costs
+from tuner.model.expressions import Expression
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
+from tuner.session.events import LaunchFigures, Profiled
 
 
 @pytest.fixture(scope="module")
 def now(silu: Project) -> Situation:
-    summary = member_summary(silu.best, silu.baselines_us)
     space = silu.task.spec.path.read_text(encoding="utf-8")
-    member = BriefedCandidate("initial", None, silu.template.text, space, summary)
-    child = BriefedCandidate(
-        "r1", "initial", "// a template", "# a space", "No config ran correctly."
-    )
+    member = BriefedCandidate("initial", None, silu.template.text, space)
+    child = BriefedCandidate("r1", "initial", "// a template", "# a space")
     return Situation(
         round=8,
         rounds=12,
@@ -40,8 +40,9 @@ def now(silu: Project) -> Situation:
         population=(member, child),
         best=silu.best,
         baselines_us=silu.baselines_us,
-        findings=search_findings(silu.space, silu.trials, silu.template, silu.baselines_us),
+        findings=search_findings(silu.space, silu.trials, silu.template),
         history=HISTORY,
+        values=list(value_costs(silu.space, [Observed.of(*one) for one in silu.trials.items()])),
     )
 
 
@@ -80,10 +81,15 @@ def test_six_findings_are_told_and_the_others_counted(silu, now):
 
 def test_a_finding_names_its_line_and_parameter(silu, now):
     one = Finding("edge", "It wins.", "Add 8.", 4.0, line=11, parameter="unroll")
-    text = current_text(silu.task, replace(now, findings=(one,)))
-    assert "1. [edge, line 11, parameter unroll] It wins. **Add 8.**" in text
+    other = Finding("tail", "It waits.", "Cut it.", 4.0, line=93)
+    text = current_text(silu.task, replace(now, findings=(one, other)))
+    assert "1. [edge, parameter unroll] It wins. **Add 8.**\n" in text
+    assert (
+        "[tail] It waits. **Cut it.** Line 93: `constexpr int kBlockSize = @{ block_size }@;`"
+        in text
+    )
     free = current_text(silu.task, replace(now, base=None))
-    assert "Choose the candidate to build on among all below. Shown in full is initial" in free
+    assert "Choose the candidate to build on. Shown in full is initial" in free
 
 
 def test_a_source_cannot_end_its_quotation(silu):
@@ -101,7 +107,7 @@ def test_a_source_cannot_end_its_quotation(silu):
 def test_a_long_template_is_cut_between_lines_and_says_so(silu, now):
     long = replace(now.population[0], template="int x;\n" * 5000)
     text = current_text(silu.task, replace(now, population=(long,)))
-    assert "[cut here: 3770 of 5000 lines left out; the template is longer]" in text
+    assert "[cut here: 2715 of 5000 lines left out; the template is longer]" in text
     assert len(text) < 30_000
 
 
@@ -133,18 +139,98 @@ def test_workloads_without_a_correct_config_show_as_such(silu, now):
     assert "No correct config on T=1,D=11008: the baseline serves there." in summary
 
 
-def test_a_summary_says_what_made_the_candidate(silu):
-    text = member_summary(silu.best, silu.baselines_us, HISTORY[0])
-    assert text.startswith("Round 1, on initial: one warp a row, packed keys\nx")
-    assert member_summary({}, silu.baselines_us) == "No config ran correctly."
+def test_an_agent_that_chooses_sees_each_candidate_with_its_speedup(silu, now):
+    population = (replace(now.population[0], speedup=1.5), now.population[1])
+    text = current_text(silu.task, replace(now, base=None, population=population))
+    assert "Candidates, as fast as the baseline: initial x1.50, r1 (none ran)." in text
+    assert "Candidates, as fast" not in current_text(silu.task, now)
 
 
-def test_old_candidates_are_left_out_by_name(silu, now):
-    population = [replace(now.population[0], name=f"r{n}", summary="slow") for n in range(20)]
-    text = current_text(silu.task, replace(now, population=population, base="r19", shown="r19"))
-    assert "[left out: older candidates r0, r1, r2, r3, r4, r5, r6, r7]" in text
-    assert "\n- r8, made" not in text
-    assert "\n- r8\n  slow" in text
+def test_of_a_space_its_own_sections_are_shown_without_comments():
+    text = """\
+version: 1  # the first
+arguments: [{name: x}]
+parameters:
+  # a size
+  size: [1, 2]   # of a block
+  word: ["a # b", 'c#d']
+constraints:
+  - size > 0  # always
+min_bytes: 4
+default: {size: 1, word: c#d}
+"""
+    assert (
+        own_sections(text)
+        == """\
+parameters:
+  size: [1, 2]
+  word: ["a # b", 'c#d']
+constraints:
+  - size > 0
+default: {size: 1, word: c#d}"""
+    )
+    assert own_sections("no: [space") == "no: [space"
+
+
+def profiled(*launches: LaunchFigures) -> Profiled:
+    return Profiled(
+        1, "initial", "T=1", {}, Degree.COUNTERS, Bottleneck.LATENCY, {}, (), "", launches
+    )
+
+
+def test_of_several_launches_each_has_its_time_and_what_it_uses(silu, now):
+    first = LaunchFigures("split", 264, 256, 65, 1024, 3, "registers", 120.5)
+    second = LaunchFigures("join", 8, 128, 32, 0, None, "")
+    text = current_text(silu.task, replace(now, profiled=[profiled(first, second)]))
+    assert "Bound by latency on T=1, by counters." in text
+    assert "| split | 264 x 256 | 65 | 1024 | 3 (registers) | 120.5 |" in text
+    assert "| join | 8 x 128 | 32 | 0 | - | - |" in text
+    assert "under Nsight Compute" not in current_text(
+        silu.task, replace(now, profiled=[profiled(first)])
+    )
+
+
+def test_the_seconds_of_one_more_round_are_told(silu, now):
+    first = replace(now, phases_s={"search": 8.2, "profile": 9.4})
+    assert (
+        "One more round costs such a search and profile again (search 8 s, profile 9 s) and checks."
+        in current_text(silu.task, first)
+    )
+    later = replace(now, phases_s={"candidate": 44.0, "search": 12.0, "profile": 0.2})
+    assert "One more round costs 56 s here: checks 44 s, search 12 s." in current_text(
+        silu.task, later
+    )
+    assert "One more round" not in current_text(silu.task, now)
+
+
+def test_peers_are_told_beside_the_baseline_where_finals_have_timed_them(silu, now):
+    workload = next(iter(now.best))
+    text = current_text(silu.task, replace(now, peers_us={workload: ("torch.compile", 1.8)}))
+    assert "torch.compile, the fastest peer on T=1,D=11008, takes 1.800." in text
+
+
+def test_a_baseline_is_not_quoted_where_the_first_template_is_made_of_it(silu):
+    text = stable_text(replace(silu.task, source=""))
+    assert "`silu_and_mul.cu` as it is, which the template of `initial` was made from" in text
+    assert "The baseline, `silu_and_mul.cu`" not in text
+    assert "The baseline, `silu_and_mul.cu`" in stable_text(silu.task)
+
+
+def test_the_floor_is_that_of_the_operations_where_they_take_longer(silu):
+    workload = silu.task.spec.tuned[0]
+    operations = Expression.parse("T * D * 4000")
+    spec = replace(silu.task.spec, operations=operations, peak="fp32")
+    task = replace(silu.task, spec=spec)
+    assert silu.task.peak_gflops is None
+    assert task.floor_us(workload) == pytest.approx(
+        operations.integer(workload.values) / (task.peak_gflops * 1e3)
+    )
+    assert "`T * D * 4000` operations. The floor is what the longer of both takes" in stable_text(
+        task
+    )
+    assert replace(task, spec=replace(spec, peak="")).floor_us(workload) == silu.task.floor_us(
+        workload
+    )
 
 
 @given(st.text(alphabet="`end 0123\n~"))
@@ -156,19 +242,6 @@ def test_no_text_ends_its_own_quotation(text):
     assert "\n".join(body) == text.removesuffix("\n")
     assert all(fence not in line and line != end for line in body)
     assert end in head
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("a\nb\n", "1| a\n2| b"),
-        ("a\r\nb", "1| a\n2| b"),
-        ("a\fb\u2028c\n", "1| a\fb\u2028c"),  # one line to Jinja and to a compiler
-        ("\n\n", "1| \n2| "),
-    ],
-)
-def test_lines_are_numbered_as_the_template_counts_them(text, lines):
-    assert number_lines(text) == lines
 
 
 def test_a_cut_keeps_whole_lines_and_counts_the_others():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
@@ -39,6 +41,24 @@ def test_the_request_is_written_and_the_answer_taken_with_its_plan(converse, fol
     assert conversation.plan().change == "load 16 bytes a thread"
     assert "the findings" in (folder / REQUEST).read_text()
     assert conversation.refactor() == AgentAnswer(TEXT, "version: 1\n")
+
+
+def test_a_later_request_names_the_first_one_for_what_has_not_changed(folder):
+    def ask(round_: int, stable: str) -> str:
+        asked = replace(briefing(), round=round_, stable=stable)
+        agent = FilesAgent(folder.parent, wait_s=0.0, sleep=lambda _: None)
+        with pytest.raises(AwaitedError):
+            agent.converse(asked, Tools(), Kept()).plan()
+        return (folder.parent / f"round-{round_:02}" / REQUEST).read_text()
+
+    first, second = ask(1, "the task\nand the rules"), ask(2, "the task\nand the rules")
+    assert "the task\nand the rules" in first
+    assert "the task" not in second.partition("the findings")[0].replace(
+        "which also has the task", ""
+    )
+    assert "Answer as `../round-01/request.md` says" in second and "the findings" in second
+    other = ask(3, "another task")
+    assert "another task" in other and "../round-0" not in other
 
 
 def test_an_empty_or_missing_file_is_waited_for(converse, folder):

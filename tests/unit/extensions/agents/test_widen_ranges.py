@@ -24,7 +24,7 @@ def at_edge(parameter: str, value: float, topic: str = "edge") -> Finding:
 def member(
     name: str, space: str = SPACE, parent: str | None = None, template: str = TEMPLATE
 ) -> BriefedCandidate:
-    return BriefedCandidate(name, parent, template, space, "")
+    return BriefedCandidate(name, parent, template, space)
 
 
 def talk(

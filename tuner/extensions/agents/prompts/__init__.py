@@ -7,16 +7,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ruamel.yaml import YAML
+
 from tuner.model.config import format_value
+from tuner.model.errors import SpaceError
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
+from tuner.space.sections import OWN_SECTIONS, sections_of
+from tuner.space.yaml import parse
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TICKS = re.compile("`+")
+_COMMENT = re.compile(r"[ \t]*#[^\n]*")
 # As Jinja counts them; `splitlines` also ends lines at form feeds, which no compiler does.
 _LINE_ENDS = re.compile("\r\n|\r|\n")
 
@@ -42,8 +49,9 @@ def _environment() -> Environment:
         clip_text,
         fence_text,
         join_names,
-        number_lines,
+        microseconds,
         one_line,
+        own_sections,
         quote_text,
         settings,
         size,
@@ -85,10 +93,6 @@ def keys(workloads: Iterable[Workload]) -> str:
     return join_names((workload.key for workload in workloads), most=3, comma="; ")
 
 
-def values(found: Iterable[Value]) -> str:
-    return ", ".join(format_value(value) for value in found)
-
-
 def settings(config: Mapping[str, Value]) -> str:
     return " ".join(f"{name}={format_value(value)}" for name, value in config.items())
 
@@ -123,10 +127,23 @@ def quote_text(text: str, language: str, what: str) -> str:
     return f"{head}\n\n{fence}{language}\n{body}{fence}\nend {digest}"
 
 
-def number_lines(text: str) -> str:
-    lines = _lines(text)
-    width = len(str(len(lines)))
-    return "\n".join(f"{number:>{width}}| {line}" for number, line in enumerate(lines, 1))
+def own_sections(space: str) -> str:
+    """Cut a search space down to the sections that are the agent's, without comments.
+
+    One that cannot be read is left as it is.
+    """
+    try:
+        sections = sections_of(parse(space, Path("space.yaml")))
+    except SpaceError:
+        return space
+    text = "".join(body for key, body in sections.items() if key in OWN_SECTIONS)
+    kept, place = [], 0
+    for token in YAML(typ="safe", pure=True).scan(text):
+        # Between tokens there is nothing but white space and comments.
+        kept.append(_COMMENT.sub("", text[place : token.start_mark.index]))
+        kept.append(text[token.start_mark.index : token.end_mark.index])
+        place = max(place, token.end_mark.index)
+    return "\n".join(line.rstrip() for line in "".join(kept).split("\n") if line.strip())
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

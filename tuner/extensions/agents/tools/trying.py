@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from tuner.analysis.base import METRICS, MachineCode
 from tuner.analysis.sass import codes, disassemble
 from tuner.device.base import DeviceInfo, Outcome
 from tuner.extensions.agents.base import AgentAnswer
-from tuner.extensions.agents.gate import find_mismatch, read_draft
+from tuner.extensions.agents.gate import find_mismatch, quote_places, read_draft
 from tuner.extensions.agents.tools.arguments import (
     ChoiceArguments,
     DraftArguments,
@@ -208,8 +207,6 @@ def _unknown_candidate(name: str, known: Mapping[str, object]) -> InputError:
     return InputError(message, remedy=f"candidates: {', '.join(known)}")
 
 
-# Lines that an error is shown with.
-MOST_PLACES = 6
 # Classes of instructions; what is rarer says little.
 MOST_CLASSES = 12
 
@@ -265,12 +262,7 @@ def show_compilation(
 
 def failure(choice: DraftConfig, status: Status, reason: str) -> str:
     plan = choice.draft.plan
-    text = f"{status}: {in_words(reason, plan)}"
-    lines = plan.template.text.split("\n")
-    found = re.findall(rf"(?:^|\s){re.escape(plan.template.path.name)}:(\d+)", text)
-    numbers = list(dict.fromkeys(map(int, found)))[:MOST_PLACES]
-    shown = [f"{n:5}| {lines[n - 1]}" for n in numbers if 0 < n <= len(lines)]
-    return "\n".join([text, *shown])
+    return quote_places(f"{status}: {in_words(reason, plan)}", plan.template)
 
 
 def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterator[str]:

@@ -65,7 +65,7 @@ def test_a_compile_error_comes_with_the_line_of_the_template(make_tools, draft):
     wrong = draft["template"].replace("in[i]", "inn[i]")
     text = make_tools().call("compile", {**draft, "template": wrong})
     assert 'template.cu.j2:4: error: identifier "inn" is undefined' in text
-    assert "    4|   if (i < N) out[i] = @{ factor }@ * inn[i];" in text
+    assert "    4 |   if (i < N) out[i] = @{ factor }@ * inn[i];" in text
 
 
 def test_a_config_over_a_limit_is_shown_with_what_it_uses(make_tools, draft):

@@ -1,0 +1,124 @@
+"""`tune gate`: what the loop would say of an agent's answer, without a GPU."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.exceptions import Exit
+
+from tuner.cli import options
+from tuner.cli.exits import NOT_SHOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tuner.model.config import Config
+    from tuner.space.plan import Plan
+
+
+@click.command("gate")
+@click.argument("answer", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("source", metavar="KERNEL.cu", type=click.Path(path_type=Path))
+@options.setting("space")
+@options.setting("operators")
+@options.setting("workloads")
+@click.option("--target", help="Architecture to compile for; sm_90a by default.")
+@click.pass_context
+def command(context: click.Context, /, answer: Path, target: str | None, **values: Any) -> None:
+    """Check an answer to a round, template.cu.j2 and space.yaml in the folder ANSWER.
+
+    It is read, compiled and verified as a round with KERNEL.cu does it, but on the CPU and on
+    workloads of up to 64 MiB. A line says each thing that was found. Exit code 2: a round would
+    refuse it; 5: nothing was found, and nothing could be verified here.
+    """
+    from tempfile import TemporaryDirectory
+
+    from tuner.app.locate import PROBLEMS
+    from tuner.app.plan import new_plan
+    from tuner.extensions.agents.gate import RefusedError
+    from tuner.model.errors import ReplyError
+
+    kernel = values["source"]
+    if kernel.suffix in PROBLEMS and kernel.with_suffix(".cu").exists():
+        kernel = kernel.with_suffix(".cu")
+    plan = new_plan(kernel, {**options.settings_of(context, values), "device": "host"})
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
+        try:
+            made, configs = _compile(plan, answer, place / "answer", target, stack)
+            unverified = _verify(plan, made, configs, stack)
+        except (RefusedError, ReplyError) as error:
+            for problem in str(error).split("\n\n"):
+                click.echo(f"refused: {problem}", err=True)
+            raise Exit(RefusedError.exit_code) from error
+    if unverified:
+        click.echo(f"not verified: {unverified}")
+        raise Exit(NOT_SHOWN)
+
+
+def _compile(
+    plan: Plan, answer: Path, place: Path, target: str | None, stack: ExitStack
+) -> tuple[Plan, list[Config]]:
+    """Read and compile an answer for a GPU, and say what its default config uses there."""
+    from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
+    from tuner.app.instruments import compiler_for
+    from tuner.extensions.agents.files import read_answer
+    from tuner.extensions.agents.gate import compile_candidate, read_draft, require_as_wide
+    from tuner.model.trial import Status, Trial
+    from tuner.tuning.evaluator import evaluator_of
+    from tuner.tuning.profiling import Profiler, Profiling
+
+    made = read_draft(read_answer(answer), plan, place, "answer")
+    device = UnavailableDevice(target_info(target or NVIDIA_TARGET))
+    compiler = compiler_for(plan.spec, device, None, stack)
+    evaluators = partial(evaluator_of, compiler=compiler, device=device)
+    evaluator = evaluators(made)
+    require_as_wide(made, evaluator, plan)
+    configs = compile_candidate(made, evaluator, seed=1)
+    click.echo(f"{len(configs)} configs compile for {device.info.architecture}")
+    default = configs[0]
+    workload = next(w for w in made.tuned if not made.space.violated(default, evaluator.names(w)))
+    profiling = Profiling(Profiler(device.info, timed=False), evaluators, timed=False)
+    profiled = profiling.of(made, Trial("answer", workload, default, Status.CORRECT))
+    for one in profiled.launches if profiled else ():
+        click.echo(
+            f"{one.kernel} with {default} on {workload.key}: {one.registers} registers, "
+            f"{one.shared_bytes} bytes of shared memory, {one.resident} blocks of {one.threads} "
+            f"threads a multiprocessor ({one.limiter})"
+        )
+    for finding in profiled.findings if profiled else ():
+        click.echo(f"{finding.topic}: {finding.text}")
+    return made, configs
+
+
+def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack) -> str:
+    """Verify on the CPU what is small enough; say why nothing could be, "" where it was."""
+    from tuner.app.check import LARGEST_REFERENCE_BYTES
+    from tuner.app.instruments import compiler_for
+    from tuner.device.select import open_device
+    from tuner.extensions.agents.gate import verify_candidate, workloads_to_verify
+    from tuner.model.errors import DeviceError
+    from tuner.tuning.evaluator import evaluator_of
+
+    wanted = workloads_to_verify(made)
+    small = [w for w in wanted if made.spec.footprint_bytes(w) <= LARGEST_REFERENCE_BYTES]
+    if not small:
+        return "no tuned workload and no edge case takes 64 MiB or less"
+    try:
+        device = open_device("host", plan.spec, plan.config.operators, plan.config.workloads)
+        stack.callback(device.close)
+        compiler = compiler_for(plan.spec, device, None, stack)
+    except DeviceError as error:
+        return " ".join(str(error).split())
+    baseline = evaluator_of(plan, compiler, device)
+    for workload in small:
+        baseline.verify_baseline(workload)  # it decides what is accurate where that is measured
+    verify_candidate(made, evaluator_of(made, compiler, device), configs, small)
+    left_out = [w.key for w in wanted if w not in small]
+    said = f"; not on {', '.join(left_out)}, of over 64 MiB" if left_out else ""
+    click.echo(f"verified on the CPU, on {', '.join(w.key for w in small)}{said}")
+    return ""
