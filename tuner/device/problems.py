@@ -23,7 +23,7 @@ from tuner.device.torch_reference import (
     expression_reference,
     require_torch,
     tensor_of,
-    without_tf32,
+    tf32,
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
@@ -351,7 +351,7 @@ class _Judged:
             known[name] = tensor if wide else tensor.to(getattr(torch, theirs.get(dtype, dtype)))
         passed = self._problem.passed
         known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
-        with without_tf32(self._torch):
+        with tf32(self._torch, allowed=False):
             return posed.run(known, wide=wide)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:
