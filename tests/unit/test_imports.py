@@ -28,7 +28,7 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 44_280,
-    "runtime": 2_225,
+    "runtime": 2_245,
     "export": 2_815,
     "engines": 3_460,
     "draft": 14_080,
