@@ -37,7 +37,11 @@ def write_operator_session(
 
 
 def write_session_of(
-    folder: Path, path: Path, operators: Mapping[str, str], most_bytes: int | None = None
+    folder: Path,
+    path: Path,
+    operators: Mapping[str, str],
+    most_bytes: int | None = None,
+    time_us: float = 5.0,
 ) -> Path:
     """Write a session in which the default config won on the largest workload that it is for.
 
@@ -68,6 +72,6 @@ def write_session_of(
     with Session.create(folder, made, ENVIRONMENT) as session:
         template = load_template(spec, space)
         session.add_candidate(INITIAL, template.text, spec.path.read_text("utf-8"))
-        session.record_comparison(comparison(largest, {won: 5.0}))
+        session.record_comparison(comparison(largest, {won: time_us}))
         session.mark("complete")
     return folder

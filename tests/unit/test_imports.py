@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 43_950,
-    "runtime": 2_150,
-    "export": 2_650,
+    "core": 44_950,
+    "runtime": 2_245,
+    "export": 2_820,
     "engines": 3_460,
-    "draft": 14_170,
+    "draft": 14_150,
     "agents": 8_050,
     "cpu": 4_420,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_850,
     "compat": 1_800,
-    "tests": 77_850,
-    "docs": 4_700,
+    "tests": 79_050,
+    "docs": 4_760,
 }
 
 

@@ -185,11 +185,12 @@ def values_of(given: GivenSettings, spec: KernelSpec) -> dict[str, Any]:
     if "gpus" in given and not asked.gpus.strip():
         raise InputError("no GPU is named", remedy="--gpus takes all, or numbers such as 0,1")
     if asked.peers:
+        from tuner.device.problem_peers import own_peers
         from tuner.device.reference import chosen_peers, require_gpu
 
         require_gpu(asked.device)
         named = () if asked.peers is True else asked.peers
-        values["peers"] = chosen_peers(spec.reference, named)
+        values["peers"] = chosen_peers(spec.reference, named, own_peers(spec))
     elif "peers" in given:
         values["peers"] = ()
     if "model" in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tuner.compiler.cache import user_cache_dir
 from tuner.compiler.python_code import extract_launch_code
 from tuner.device.base import Program
 from tuner.device.reference import PeerError, blamed_on_peer
@@ -21,6 +23,13 @@ from tuner.model.trial import Status
 MOST_MODULES = 64
 
 CalledFunction = Callable[..., Mapping[str, Any] | None]
+
+
+def compile_in_place() -> None:
+    """Have torch.compile compile in this process, and keep what it makes in our cache folder."""
+    # This process may be killed, and others of its own would survive it.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache_dir() / "inductor"))
 
 
 class Originals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -24,7 +24,7 @@ from tuner.device.torch_reference import (
     expression_reference,
     require_torch,
     tensor_of,
-    without_tf32,
+    tf32,
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
@@ -197,6 +197,14 @@ class ProblemModel:
         named = [one.name for one in parameters if one.kind not in variadic][1 : count + 1]
         return [*named, *(f"input{place}" for place in range(len(named), count))]
 
+    def constructor(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Give what the problem makes its `Model` with: positional arguments, and those by name."""
+        given = self._names.get("get_init_inputs", list)()
+        positional, named = ([], given) if isinstance(given, dict) else (given, {})
+        if len(positional) == 2 and isinstance(positional[1], dict):
+            positional, named = positional
+        return positional, named
+
     def model(self, *, wide: bool, device: str = "cpu") -> Any:
         """Make the model, its numbers in float64 where `wide`."""
         if device != "cpu" or wide not in self._models:
@@ -209,21 +217,46 @@ class ProblemModel:
                 around,
             ):
                 torch.manual_seed(0)
-                given = self._names.get("get_init_inputs", list)()
-                positional, named = ([], given) if isinstance(given, dict) else (given, {})
-                if len(positional) == 2 and isinstance(positional[1], dict):
-                    positional, named = positional
+                positional, named = self.constructor()
                 made = self._names["Model"](*positional, **named)
                 if device != "cpu":
                     return made
                 self._models[wide] = made.double() if wide else made
         return self._models[wide]
 
+    def traced(self) -> tuple[Mapping[str, Any], Any, Any]:
+        """Run it on tensors without content, or with where it needs that.
+
+        Returns the inputs by name, the model, and what `forward` gives.
+        """
+        failed: KernelError | None = None
+        for device in ("meta", "cpu"):
+            try:
+                with (
+                    blamed_on(self._problem.path, "`forward` fails"),
+                    self._torch.no_grad(),
+                    self._torch.random.fork_rng(devices=[]),
+                ):
+                    inputs, _ = self.inputs(device=device)
+                    model = self.model(wide=False, device=device)
+                    return inputs, model, model(*inputs.values())
+            except KernelError as error:
+                failed = error
+        assert failed is not None
+        raise failed
+
     def weights(self, model: Any) -> dict[str, tuple[str, Any]]:
         """Give parameters and buffers by argument name, each with its own name and tensor."""
         owned = [*model.named_parameters(), *model.named_buffers()]
         floats = ((name, one) for name, one in owned if one.is_floating_point() and one.numel())
         return {name.replace(".", "_"): (name, one) for name, one in floats}
+
+    def averages(self, model: Any) -> set[str]:
+        """Name buffers that training only counts and averages, by argument: they are no inputs."""
+        names = [name for name, _ in model.named_buffers()]
+        homes = [name.rpartition(".")[0] for name in names if name.endswith("num_batches_tracked")]
+        training = {home for home in homes if model.get_submodule(home).training}
+        return {name.replace(".", "_") for name in names if name.rpartition(".")[0] in training}
 
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
@@ -331,7 +364,7 @@ class _Judged:
             known[name] = tensor if wide else tensor.to(getattr(torch, theirs.get(dtype, dtype)))
         passed = self._problem.passed
         known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
-        with without_tf32(self._torch):
+        with tf32(self._torch, allowed=False):
             return posed.run(known, wide=wide)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:

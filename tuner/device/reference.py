@@ -311,9 +311,12 @@ def load_functions(path: Path, group: str) -> dict[str, PeerFunction]:
     return dict(found)
 
 
-def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return a file's peers by name, all without `names`; raise `KernelError` for unknown ones."""
-    known = load_peers(path)
+def chosen_peers(path: Path, names: Iterable[str], own: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return a file's peers by name, all without `names`; raise `KernelError` for unknown ones.
+
+    `own` are those that it has without naming them.
+    """
+    known = dict.fromkeys([*own, *load_peers(path)])
     if not known:
         raise KernelError(
             "names no peers", path=path, remedy=f"write {_EXAMPLE}; or leave --peers out"
@@ -324,7 +327,7 @@ def chosen_peers(path: Path, names: Iterable[str]) -> tuple[str, ...]:
         raise KernelError(
             f"has no peer named {', '.join(map(repr, unknown))}",
             path=path,
-            line=_line_of(path, "peers"),
+            line=_line_of(path, "peers") if path.suffix == ".py" else None,
             remedy=f"its peers: {', '.join(known)}",
         )
     return wanted

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +60,17 @@ def computing(torch: Any, *, widened: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def without_tf32(torch: Any) -> Iterator[None]:
-    """Have float32 be float32 on a GPU too: cuDNN takes TF32 unless it is told not to."""
+def tf32(torch: Any, *, allowed: bool) -> Iterator[None]:
+    """Allow TF32 in products and convolutions, or not: cuDNN takes it unless it is told not to."""
     libraries = torch.backends.cudnn, torch.backends.cuda.matmul
     before = [one.allow_tf32 for one in libraries]
     for one in libraries:
-        one.allow_tf32 = False
+        one.allow_tf32 = allowed
     try:
         yield
     finally:
-        for one, allowed in zip(libraries, before, strict=True):
-            one.allow_tf32 = allowed
+        for one, was_allowed in zip(libraries, before, strict=True):
+            one.allow_tf32 = was_allowed
 
 
 @cache
@@ -173,7 +174,7 @@ def expression_reference(spec: KernelSpec) -> Reference:
     assert spec.torch is not None
     line = spec.torch.line
     torch = require_torch(spec.path, line)
-    run = _compile_text(spec, torch)
+    run = expression(spec, torch)
     results = Results(spec, spec.path, line, "the reference")
     dtypes = {argument.name: argument.dtype for argument in spec.arguments}
     scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
@@ -186,31 +187,37 @@ def expression_reference(spec: KernelSpec) -> Reference:
         known |= {name: value.evaluate(sizes) for name, value in scalars.items()}
         known |= {name: tensor_of(torch, one, dtypes[name]) for name, one in inputs.items()}
         with computing(torch):
-            return results.arrays(xp, run(known), sizes)
+            return results.arrays(xp, run(**known), sizes)
 
     return Reference(compute)
 
 
-def _compile_text(spec: KernelSpec, torch: Any) -> Callable[[dict[str, Any]], Any]:
+def expression(spec: KernelSpec, torch: Any) -> Callable[..., Any]:
+    """Make a function of what a search space says as `torch:`, which takes all names that it knows.
+
+    It returns the expression's value, or the outputs that the lines assign, in their order.
+    """
     assert spec.torch is not None
     tree = ast.parse(spec.torch.text)
+    known = [*spec.axes, *(one.name for one in spec.operators)]
+    known += [one.name for one in spec.arguments]
     outputs = [a.name for a in spec.arguments if a.role in ("output", "inout")]
-    last, result = tree.body[-1], "result"
-    while result in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}:
-        result += "_"
+    body, last = tree.body, tree.body[-1]
     if isinstance(last, ast.Expr):
-        target: list[ast.expr] = [ast.Name(result, ast.Store())]
-        tree.body[-1] = ast.copy_location(ast.Assign(target, last.value), last)
-        ast.fix_missing_locations(tree)
+        body = [*body[:-1], ast.copy_location(ast.Return(last.value), last)]
+    else:
+        body = [*body, *ast.parse(f"return ({', '.join(outputs)},)").body]
+    sayable = [f"{name}=None" for name in known if not iskeyword(name)]
+    made = ast.parse(f"def expression({', '.join([*sayable, '**_'])}): pass")
+    function = made.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.body = body
+    ast.fix_missing_locations(made)
     # The lines of the file, so that an error is blamed on its own.
-    ast.increment_lineno(tree, spec.torch.line - 1)
-    code = compile(tree, str(spec.path), "exec")
+    for one in body:
+        ast.increment_lineno(one, spec.torch.line - 1)
     functional = import_module("torch.nn.functional")
-    given = {"__builtins__": builtins, "torch": torch, "F": functional, "math": math}
-
-    def run(known: dict[str, Any]) -> Any:
-        names = {**given, **known}
-        exec(code, names)  # noqa: S102
-        return names[result] if result in names else tuple(names[name] for name in outputs)
-
-    return run
+    names = {"__builtins__": builtins, "torch": torch, "F": functional, "math": math}
+    exec(compile(made, str(spec.path), "exec"), names)  # noqa: S102
+    found: Callable[..., Any] = names["expression"]
+    return found

@@ -9,7 +9,7 @@ from tuner.app.plan import new_plan
 from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust
 from tuner.cli import record_command, run_command
-from tuner.model.errors import SessionError
+from tuner.model.errors import KernelError, SessionError
 from tuner.session.session import Session
 
 PEERS = """
@@ -41,6 +41,17 @@ def test_all_or_some_or_none_are_asked_for(kernel):
     )
     config = new_plan(kernel, {**space_of(kernel), "peers": ["other"]}).config
     assert config.peers == ("other",)
+
+
+def test_an_expression_has_peers_that_nobody_named(kernel):
+    space = kernel.with_suffix(".yaml")
+    text = space.read_text()
+    assert "reference: scale.py" in text
+    space.write_text(text.replace("reference: scale.py", 'reference: {torch: "torch.ones(N)"}'))
+    found = new_plan(kernel, {**space_of(kernel), "peers": True}).config.peers
+    assert found == ("eager", "torch.compile", "torch.compile-max")
+    with pytest.raises(KernelError, match="has no peer named 'pytorch'"):
+        new_plan(kernel, {**space_of(kernel), "peers": ["pytorch"]})
 
 
 @pytest.mark.parametrize("command", [run_command.command, record_command.command])

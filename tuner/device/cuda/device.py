@@ -36,6 +36,7 @@ from tuner.device.cuda.tool_process import Arenas
 from tuner.device.cuda.worker import ISOLATED_REPLAYS, RERUN_REPLAYS, CudaWorker
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch
+from tuner.device.problem_peers import is_posed
 from tuner.device.reference import PeerError
 from tuner.device.timing import (
     ASIDE,
@@ -118,7 +119,8 @@ class CudaDevice(VerifiedDevice):
                 verifier = Child(cuda_verifier, opened, "tune-verifier", wait=False)
                 undo.callback(verifier.kill)
                 source = spec.source if spec.is_callable else None
-                home = PeerHome(spec.reference, dict(operators), spec.path, source)
+                posed = spec if is_posed(spec) else None
+                home = PeerHome(spec.reference, dict(operators), spec.path, source, posed)
                 runner = CudaRunner(ordinal, home, spec.deterministic)
                 undo.callback(runner.close)
                 facts = runner.describe()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,11 +18,18 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.callables import Modules, Originals, blamed_on_call, checked_results
+from tuner.device.callables import (
+    Modules,
+    Originals,
+    blamed_on_call,
+    checked_results,
+    compile_in_place,
+)
 from tuner.device.cuda.buffers import Graph, MappedArena
 from tuner.device.cuda.driver import CudaError, LaunchArguments, allocate, call
 from tuner.device.encoding import STORAGE, torch_name
 from tuner.device.layout import Slot
+from tuner.device.problem_peers import peers_of
 from tuner.device.reference import (
     PeerError,
     PeerFunction,
@@ -33,6 +39,7 @@ from tuner.device.reference import (
     ran_out,
 )
 from tuner.model.errors import KernelError
+from tuner.model.kernel import KernelSpec
 
 # The first call compiles or loads modules, the next ones may still choose algorithms; none of that
 # is allowed while a graph is captured. PyTorch's own guide to CUDA graphs warms up three times.
@@ -52,13 +59,15 @@ MOST_OF_MEMORY = 0.5
 class PeerHome:
     """Where a kernel's peers come from, and what they are called with besides the tensors.
 
-    `space` is the file that names its neighbours, `source` the kernel's own where it is Python.
+    `space` is the file that names its neighbours, `source` the kernel's own where it is Python,
+    `posed` the kernel where its reference is a problem: that has peers of its own.
     """
 
     reference: Path
     operators: Mapping[str, str] = field(default_factory=dict)
     space: Path | None = None
     source: Path | None = None
+    posed: KernelSpec | None = None
 
 
 class PeerLaunchers:
@@ -127,8 +136,7 @@ class PeerLaunchers:
                 torch.compiler.reset()
 
     def _imported_torch(self, program: Program) -> Any:
-        # One process compiles: the worker may be killed, and others would survive it.
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        compile_in_place()
         torch: Any = import_module("torch")
         torch.cuda.set_device(self._ordinal)
         if program.is_call:
@@ -153,7 +161,8 @@ class PeerLaunchers:
         if program.is_call:
             return self._modules.function(program)
         if not self._functions:
-            self._functions = load_peers(self._home.reference)
+            posed = self._home.posed
+            self._functions = peers_of(posed) if posed else load_peers(self._home.reference)
         if program.peer not in self._functions:
             raise PeerError(f"{self._home.reference} has no peer named {program.peer!r}")
         return self._functions[program.peer]

@@ -24,7 +24,7 @@ from typing import Any
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.includes import UNIT_NAME
 from tuner.compiler.python import PythonCompiler
-from tuner.device.callables import execute_module, forget, place_of
+from tuner.device.callables import compile_in_place, execute_module, forget, place_of
 from tuner.device.encoding import torch_name
 from tuner.device.reference import line_in
 from tuner.model.errors import WorkerError
@@ -132,8 +132,7 @@ class Preparer:
 
     def __init__(self, spec: KernelSpec, device: str) -> None:
         self._spec, self._device = spec, device
-        # As in the worker: this process may be killed, and others of its own would survive it.
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        compile_in_place()
 
     def prepare(self, source: str) -> Prepared:
         """Return what Triton would launch, or its error; nothing where anything else went wrong.

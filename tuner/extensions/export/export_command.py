@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 CONFIGS = ("sglang-configs", "vllm-configs")
 PACKAGES = ("torch", "sglang", "vllm", "kernels")
 _PACKAGE = "tuned_kernels"
-FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", *CONFIGS)
+FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", "kernelbench", *CONFIGS)
+# What serves where no variant does.
+OTHERWISE = {"flashinfer-trace": "the baseline", "kernelbench": "the baseline or PyTorch"}
 
 
 @click.command("export")
@@ -33,8 +35,8 @@ FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", *CONFIGS)
     help="Of --to. cpp, the default: sources with a dispatch header. torch: a Python package for "
     "PyTorch, of one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. "
     "kernels: the same for `kernels` of Hugging Face. flashinfer-trace: a trace set of "
-    "FlashInfer-Bench. sglang-configs, vllm-configs: the files from which these engines take "
-    "configs of their Triton kernels.",
+    "FlashInfer-Bench. kernelbench: a module with `ModelNew`. sglang-configs, vllm-configs: the "
+    "files from which these engines take configs of their Triton kernels.",
 )
 @click.option(
     "--triton",
@@ -169,7 +171,7 @@ def _write_package(
     found = [cuda_winners_of(one, choice, space) for one in sessions]
     with NvrtcPool(cache=Cache()) as compiler:
         export_package(found, to, compiler, package, form)
-    otherwise = "the baseline" if form == "flashinfer-trace" else "the fallback"
+    otherwise = OTHERWISE.get(form, "the fallback")
     for one in found:
         table = one.dispatch.table
         served = sum(entry.kernel is not None for entry in table.entries)

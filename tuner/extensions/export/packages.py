@@ -15,6 +15,7 @@ from pathlib import Path
 from tuner.compiler.base import Compiler
 from tuner.extensions.export.flashinfer.package import trace_files
 from tuner.extensions.export.folder import as_argument, with_table, write_folder
+from tuner.extensions.export.kernelbench import kernelbench_files
 from tuner.extensions.export.pytorch.package import (
     OperatorFiles,
     capability,
@@ -158,6 +159,7 @@ FORMATS: dict[str, PackageFormat] = {
     "vllm": partial(plugin_files, VLLM),
     "kernels": kernels_files,
     "flashinfer-trace": trace_files,
+    "kernelbench": kernelbench_files,
 }
 # What to do with what was written.
 _INSTALL = "pip install {to}, then `import {package}`"
@@ -167,6 +169,7 @@ NEXT: dict[str, str] = {
     "vllm": _INSTALL,
     "flashinfer-trace": "flashinfer-bench run --local {to}",
     "kernels": "kernels.get_local_kernel(Path({path!r}))",
+    "kernelbench": "each file defines `ModelNew`",
 }
 
 
@@ -195,7 +198,8 @@ def export_package(
                 f"{kernels.count(kernel)} sessions are of {kernel}",
                 remedy="give one session for each kernel, and the others a package of their own",
             )
-    operators = [OperatorFiles(one, compiler) for one in sessions]
+    alone = form == "kernelbench"  # where nothing is faster than the baseline, that may be good
+    operators = [OperatorFiles(one, compiler, with_baseline=alone) for one in sessions]
     files = FORMATS[form](package, operators, str(to))
     content = {
         "tune": TUNER_VERSION,

@@ -70,7 +70,7 @@ class Against:
     def trouble(self, *, recorded: bool) -> str:
         """Say briefly why a peer was not compared, or on which inputs it is wrong."""
         if self.status is Status.CORRECT and self.reason:
-            return "right on ordinary inputs, not on all"
+            return "timed, though not within the tolerance on all inputs"
         if self.status is Status.NOT_RECORDED:
             return "not in the recording" if recorded else "not installed"
         words = {

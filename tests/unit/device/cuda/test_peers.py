@@ -234,6 +234,18 @@ def test_results_are_copied_only_when_they_are_collected(stage: Stage, torch: Fa
     assert set(torch.on_stream) == {STREAM}
 
 
+def test_a_problem_s_own_peers_are_called_as_those_of_a_file(
+    stage: Stage, make_spec: Callable[..., KernelSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posed = make_spec(*ARGUMENTS)
+    known = {posed.name: lambda tensors, axes, **_: {"y": tensors["y"]}}
+    monkeypatch.setattr(peers, "peers_of", lambda spec: {"eager": known[spec.name]})
+    stage.made = PeerLaunchers(0, STREAM, PeerHome(stage.reference, {"SCALE": "3"}, posed=posed))
+    stage.launcher("eager").issue(stage.arguments())
+    with pytest.raises(PeerError, match="has no peer named 'torch'"):
+        stage.launcher("torch")
+
+
 def test_it_is_warmed_up_once_on_memory_of_its_own(stage: Stage) -> None:
     assert stage.launcher() is stage.launcher()
     arena, memory = stage.arena, stage.memory

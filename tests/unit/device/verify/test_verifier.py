@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ from tuner.device.inputs import INPUT_KINDS
 from tuner.device.layout import lay_out
 from tuner.device.verify.verifier import PEER_TOLERANCES, HostMemory, Verifier
 from tuner.model.errors import KernelError
-from tuner.model.kernel import KernelSpec, Tolerance, Workload
+from tuner.model.kernel import KernelSpec, Tolerance, TorchText, Workload
 from tuner.model.trial import Correctness
 
 MakeSpec = Callable[..., KernelSpec]
@@ -331,6 +332,26 @@ def test_a_peer_may_round_a_little_otherwise_and_nobody_else(bench: Bench) -> No
     assert 1.0 < near_verdict.errors[0][1] <= PEER_TOLERANCES
     assert not bench.checked(far).passed
     assert not bench.verifier.check(whose="peer").passed
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.02, True), (1.3, False), (math.nan, False)])
+def test_a_peer_of_a_problem_may_be_as_rough_as_tf32_but_no_other_function(
+    make_spec: MakeSpec, factor: float, passes: bool
+) -> None:
+    spec = replace(make_spec(*ARGUMENTS), tolerances={"y": Tolerance(1e-6, 1e-6)})
+    bench = Bench(spec)
+
+    def kernel() -> None:
+        values = factor * 2 * decode(np, bench.stored("x"), "bfloat16")
+        bench.stored("y")[...] = encode(np, values, "bfloat16")
+
+    assert not bench.checked(kernel).passed
+    assert not bench.verifier.check(whose="peer").passed
+    bench.verifier._spec = replace(spec, torch=TorchText("2 * x", 1))
+    verdict = bench.verifier.check(whose="peer")
+    assert verdict.passed is passes
+    assert verdict.errors[0][1] > PEER_TOLERANCES, "and that is told"
+    assert not bench.verifier.check().passed
 
 
 def test_what_production_never_reads_counts_for_kernels_only(make_spec: MakeSpec) -> None:

@@ -159,8 +159,8 @@ def test_its_function_enqueues_usual_calls_itself_and_leaves_others_to_the_opera
         monkeypatch.setattr(sys.modules[f"tuned_q.{module}"], "PLAIN", {FakeTensor})
     monkeypatch.setattr(operator, "_open_driver", lambda: driver)
     asked: list[tuple[Any, ...]] = []
-    general = operator._enqueue
-    monkeypatch.setattr(operator, "_enqueue", lambda *one: asked.append(one) or general(*one))
+    general = operator.enqueue
+    monkeypatch.setattr(operator, "enqueue", lambda *one: asked.append(one) or general(*one))
     refused: list[Any] = []
     operator.fallback = lambda *given, **_: refused.append(given)
 

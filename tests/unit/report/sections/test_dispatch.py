@@ -209,7 +209,10 @@ def test_what_a_peer_fails_beside_ordinary_inputs_is_told_with_its_time(data):
     told = replace(told, peers=tuple(noted))
     found = section.peers_on(told)
     assert all(one.best.name == "sgl-kernel" for one in found)
-    line = "sgl-kernel right on ordinary inputs, not on all: fails extreme: out[0] is 0"
+    line = (
+        "sgl-kernel timed, though not within the tolerance on all inputs: "
+        "fails extreme: out[0] is 0"
+    )
     assert line in section.peers_troubles(found, recorded=False)
     page = shown(render_report(told), "Peers")
     assert page.count("not right on all inputs") == len(found)

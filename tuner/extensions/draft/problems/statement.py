@@ -205,22 +205,9 @@ def _sizes_inputs(problem: BenchProblem, name: str) -> bool:
         return False
 
 
-def _tensors(problem: BenchProblem, sizes: Sizes) -> Tensors:
-    """Run the problem on tensors without content, or with where it needs that."""
-    failed: KernelError | None = None
-    for device in ("meta", "cpu"):
-        try:
-            with blamed_on(problem.path, "`forward` fails"):
-                return [*_run(problem, sizes, device)]
-        except KernelError as error:
-            failed = error
-    assert failed is not None
-    raise failed
-
-
-def _run(problem: BenchProblem, sizes: Sizes, device: str) -> Iterator[tuple[str, str, Any]]:
-    posed, torch = problem.at(sizes), problem.torch
-    inputs, _ = posed.inputs(device=device)
+def _tensors(problem: BenchProblem, sizes: Sizes) -> Iterator[tuple[str, str, Any]]:
+    posed = problem.at(sizes)
+    inputs, model, found = posed.traced()
     for name, value in inputs.items():
         if hasattr(value, "shape"):
             _require_dtype(problem, name, value)
@@ -232,12 +219,9 @@ def _run(problem: BenchProblem, sizes: Sizes, device: str) -> Iterator[tuple[str
                 path=problem.path,
                 remedy="give each tensor of it an argument of `forward`",
             )
-    model = posed.model(wide=False, device=device)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        found = model(*inputs.values())
-    changed = _state(model, posed)
+    averages = posed.averages(model)
     for name, (_, tensor) in posed.weights(model).items():
-        if name not in changed:
+        if name not in averages:
             _require_dtype(problem, name, tensor)
             yield name, "input", tensor
     results = found if isinstance(found, tuple | list) else (found,)
@@ -253,14 +237,6 @@ def _run(problem: BenchProblem, sizes: Sizes, device: str) -> Iterator[tuple[str
         name = "out" if len(results) == 1 else f"out{place}"
         _require_dtype(problem, name, tensor)
         yield (f"{name}_" if name in inputs else name), "output", tensor
-
-
-def _state(model: Any, posed: Any) -> set[str]:
-    """Name buffers that training only counts and averages: running statistics are no inputs."""
-    names = [name for name, _ in model.named_buffers()]
-    homes = [name.rpartition(".")[0] for name in names if name.endswith("num_batches_tracked")]
-    training = {home for home in homes if model.get_submodule(home).training}
-    return {name.replace(".", "_") for name in names if name.rpartition(".")[0] in training}
 
 
 def _require_dtype(problem: BenchProblem, name: str, tensor: Any) -> None:

@@ -32,6 +32,7 @@ from tuner.model.kernel import (
     KernelSpec,
     Launch,
     LaunchSpec,
+    Workload,
 )
 from tuner.model.tensor_maps import DATA_TYPES, L2_PROMOTION, TensorMapSpec
 
@@ -73,9 +74,15 @@ class DescribedOperator:
 
 
 class OperatorFiles:
-    """The files of one session's operator in a package, by their names in its folder."""
+    """The files of one session's operator in a package, by their names in its folder.
 
-    def __init__(self, winners: Winners, compiler: Compiler) -> None:
+    `with_baseline` has the baseline's source serve what else would be left to the fallback, unless
+    production calls a peer there.
+    """
+
+    def __init__(
+        self, winners: Winners, compiler: Compiler, *, with_baseline: bool = False
+    ) -> None:
         self.winners, self._compiler = winners, compiler
         self._spec, self._dispatch = winners.spec, winners.dispatch
         if taken := _OWN.intersection(self._spec.axes):
@@ -87,7 +94,12 @@ class OperatorFiles:
         self._target = CompileTarget(self._spec, winners.measured.operators, winners.device)
         self._scalars = caller_scalars(self._spec)
         self.files: dict[str, str | bytes] = {}
-        _, *variants = exported_variants(self._spec, self._dispatch, self._scalars)
+        baseline, *variants = exported_variants(self._spec, self._dispatch, self._scalars)
+        left = [one for one, kernel in self._dispatch.table.points if not kernel]
+        self._baseline = 0
+        if with_baseline and not all(map(self._is_peers, left)):
+            self._baseline = len(variants) + 1
+            variants.append(replace(baseline, number=self._baseline))
         self._variants = tuple(map(self._build, variants))
         self.files[f"{self._spec.name}_table.py"] = self._table()
 
@@ -95,6 +107,11 @@ class OperatorFiles:
     def choices(self) -> Mapping[str, str]:
         """The operator's choices that it was tuned with."""
         return self._target.operators
+
+    @property
+    def given_axes(self) -> Sequence[str]:
+        """The axes that a call has to name, as no array has them as a dimension."""
+        return _given_axes(self._spec)
 
     @property
     def described(self) -> DescribedOperator:
@@ -120,10 +137,11 @@ class OperatorFiles:
         )
 
     def _build(self, one: ExportedVariant) -> BuiltVariant:
-        spec, kernel = self._spec, self._dispatch.table.kernels[one.number - 1]
+        spec, kernels = self._spec, self._dispatch.table.kernels
+        source = one.source if one.number == self._baseline else kernels[one.number - 1].source
         names = tuple(dict.fromkeys(launch.kernel for launch in one.launches))
         launches = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
-        result = self._compiler.submit(self._target.request(kernel.source, launches)).result()
+        result = self._compiler.submit(self._target.request(source, launches)).result()
         if not result.ok:
             raise InputError(
                 f"variant {one.number} ({one.title}) does not compile any more: {result.error}",
@@ -153,7 +171,7 @@ class OperatorFiles:
         points = [
             (
                 tuple(size for _, size in workload.axes),
-                table.number(kernel),
+                table.number(kernel) or (0 if self._is_peers(workload) else self._baseline),
                 "" if kernel else productions(table.best_on(workload)),
             )
             for workload, kernel in table.points
@@ -194,6 +212,10 @@ class OperatorFiles:
             quick=None if given else quick,
             mapped=any("Map(" in text for one in self._variants for text in one.launches),
         )
+
+    def _is_peers(self, workload: Workload) -> bool:
+        best = self._dispatch.table.best_on(workload)
+        return best is not None and best.production is not None
 
     def _argument(self, place: int, one: Argument) -> str:
         if not one.is_scalar:

@@ -255,7 +255,7 @@ class Operator:
                 self._refuse_derivative(tensors)
         if self.table.given:
             self._launched(*tensors, **keywords)
-        elif why := self._enqueue(tensors, (), keywords):
+        elif why := self.enqueue(tensors, (), keywords):
             self._fall_back(why, tensors, keywords)
 
     def attempt(self, *tensors: Any, **keywords: Any) -> bool:
@@ -276,16 +276,16 @@ class Operator:
             if type(one) not in PLAIN or (graded and one.requires_grad):
                 return False
         given = tuple(keywords.pop(axis) for axis in self.table.given)
-        return not self._enqueue(tensors, given, keywords)
+        return not self.enqueue(tensors, given, keywords)
 
     def call(self, tensors: tuple[Any, ...], given: tuple[int, ...] = (), **scalars: float) -> None:
         """Enqueue the variant that serves these shapes on the current stream, or the fallback."""
-        why = self._enqueue(tensors, given, scalars)
+        why = self.enqueue(tensors, given, scalars)
         if why:
             keywords = {**dict(zip(self.table.given, given, strict=True)), **scalars}
             self._fall_back(why, tensors, keywords)
 
-    def _enqueue(
+    def enqueue(
         self, tensors: tuple[Any, ...], given: tuple[int, ...], scalars: dict[str, float]
     ) -> str:
         """Enqueue the variant that serves these shapes, or say why none does."""

@@ -1,0 +1,149 @@
+"""KernelBench's `ModelNew` of a tuned problem: one file, with all that it needs but PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import zipfile
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib import resources
+from textwrap import wrap
+from typing import Any
+
+from tuner.device.problems import BenchProblem, ProblemModel, dtype_name, is_problem
+from tuner.extensions.export.pytorch.package import RUNTIME, OperatorFiles
+from tuner.extensions.export.sources import template
+from tuner.model import TUNER_VERSION
+from tuner.model.errors import InputError
+from tuner.model.kernel import KernelSpec
+
+# What in a problem's text may compute something else after `eval()`.
+_HAS_MODE = re.compile(
+    r"training|[bB]atch_?[nN]orm|[iI]nstance_?[nN]orm|[dD]ropout|[rR][rR]e[lL][uU]"
+    r"|RNN|LSTM|GRU|Attention|Transformer"
+)
+
+
+def kernelbench_files(
+    package: str, operators: Sequence[OperatorFiles], folder: str = "."
+) -> dict[str, str | bytes]:
+    """Return a module with `ModelNew` for each operator, by its name in the folder.
+
+    Raises `InputError` for one whose reference is no KernelBench problem, or whose kernel takes or
+    gives something else than the problem.
+    """
+    return {f"{one.described.kernel}.py": _module(one) for one in operators}
+
+
+def _module(one: OperatorFiles) -> str:
+    spec, measured = one.winners.spec, one.winners.measured
+    if not is_problem(spec.reference):
+        raise InputError(
+            f"the reference of {spec.name} is no KernelBench problem: {spec.reference.name}",
+            path=spec.path,
+            remedy="choose another --format for it",
+        )
+    problem = BenchProblem(spec.reference)
+    posed = _Posed(spec, problem.at({}))
+    tuned = {}
+    for entry in one.winners.dispatch.table.entries:
+        there = _Posed(spec, problem.at(entry.workload.values))
+        if there.constructor == posed.constructor:
+            given = tuple(entry.workload.values[axis] for axis in one.given_axes)
+            tuned[there.key] = (there.outputs, given)
+    text = problem.path.read_text("utf-8")
+    shipped = resources.files("tuner.extensions.runtime.pytorch")
+    modules = {n: (shipped / n).read_text("utf-8") for n in (*RUNTIME, "posed.py")}
+    modules |= {"table.py": str(one.files[f"{spec.name}_table.py"]), "problem.py": text}
+    sources = {n: str(v) for n, v in one.files.items() if n.endswith(".cu")}
+    cubins = {n: v for n, v in one.files.items() if isinstance(v, bytes)}
+    digest = sha256(repr((modules, sorted(cubins.items()), tuned)).encode()).hexdigest()
+    return template("kernelbench/model_new.py.j2").render(
+        kernel=spec.name,
+        problem=problem.path.name,
+        version=TUNER_VERSION,
+        device=measured.device,
+        package=f"_tuned_{spec.name}_{digest[:10]}",
+        modules={name.removesuffix(".py"): _quoted(code) for name, code in modules.items()},
+        sources={name.rpartition("/")[2]: _quoted(code) for name, code in sources.items()},
+        cubins=wrap(b64encode(_packed(cubins)).decode(), 96),
+        constructor=posed.constructor,
+        arrays=posed.arrays,
+        tuned=tuned,
+        has_mode=bool(_HAS_MODE.search(text)),
+        returns=posed.returns,
+        quick=not one.given_axes,
+    )
+
+
+class _Posed:
+    """A problem of some sizes, as `ModelNew` meets it: see `runtime/pytorch/posed.py`."""
+
+    def __init__(self, spec: KernelSpec, posed: ProblemModel) -> None:
+        self._spec = spec
+        inputs, model, found = posed.traced()
+        weights, averages = posed.weights(model), posed.averages(model)
+        several = isinstance(found, tuple | list)
+        results = [*found] if several else [found]
+        self.returns = type(found).__name__ if several else None
+        self.constructor = _constructor(spec, posed)
+        self.key = tuple(tuple(v.shape) if hasattr(v, "shape") else v for v in inputs.values())
+        self.outputs = tuple(tuple(one.shape) for one in results)
+        places: dict[str, tuple[int | str, Any]] = {}
+        for place, (name, value) in enumerate(inputs.items()):
+            if hasattr(value, "shape"):
+                places[name] = place, value
+        places |= {name: one for name, one in weights.items() if name not in averages}
+        arrays = [one for one in spec.arguments if not one.is_scalar and one.role != "scratch"]
+        written = [one for one in arrays if one.role != "input"]
+        if changed := [one.name for one in written if one.role == "inout"]:
+            raise self._refuse(f"the kernel writes into {', '.join(changed)}, which it reads")
+        if unread := set(places) - {one.name for one in arrays}:
+            raise self._refuse(f"the kernel does not take the problem's {min(unread)}")
+        if unknown := {one.name for one in arrays if one.role == "input"} - set(places):
+            raise self._refuse(f"the problem has no {min(unknown)}, which the kernel takes")
+        tensors = {name: tensor for name, (_, tensor) in places.items()}
+        tensors |= {one.name: result for one, result in zip(written, results, strict=True)}
+        for one in arrays:
+            if dtype_name(tensors[one.name]) != one.dtype:
+                theirs = dtype_name(tensors[one.name])
+                raise self._refuse(f"{one.name} is {one.dtype}, and {theirs} in the problem")
+        self.arrays = tuple(places[a.name][0] if a.role == "input" else None for a in arrays)
+
+    def _refuse(self, why: str) -> InputError:
+        return InputError(why, path=self._spec.path, remedy="--format torch has no such limits")
+
+
+def _constructor(spec: KernelSpec, posed: ProblemModel) -> tuple[list[Any], dict[str, Any]]:
+    """Give what the problem makes its model with, all of which Python has a literal for."""
+    positional, named = posed.constructor()
+    given = [*positional], dict(named)
+    try:
+        if repr(ast.literal_eval(repr(given))) == repr(given):
+            return given
+    except (SyntaxError, ValueError):
+        pass
+    raise InputError(
+        "the problem makes its model with something else than numbers, texts and lists of them",
+        path=spec.reference,
+        remedy="--format torch has no such limits",
+    )
+
+
+def _quoted(text: str) -> str:
+    """Write a text so that it can be read where that is possible."""
+    plain = "'''" not in text and "\\" not in text and not text.endswith("'")
+    raw = "'''" not in text and not text.endswith(("'", "\\"))
+    return f"'''{text}'''" if plain else f"r'''{text}'''" if raw else repr(text)
+
+
+def _packed(files: Mapping[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in sorted(files.items()):
+            # With a date of its own, so that the same session gives the same file.
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
