@@ -31,14 +31,14 @@ BUDGET = {
     "runtime": 2_150,
     "export": 2_650,
     "engines": 3_460,
-    "draft": 14_170,
+    "draft": 14_175,
     "agents": 8_050,
     "cpu": 4_420,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_850,
     "compat": 1_800,
-    "tests": 77_850,
+    "tests": 77_870,
     "docs": 4_700,
 }
 
