@@ -29,6 +29,8 @@ _MOST_TUNED = 8
 # What is run to see that it can be; a larger problem is left alone.
 _LARGEST_RUN_BYTES = 64 << 20
 _MOST_KNOBS = 100
+# What reading a line of JSON raises that holds something else than a workload.
+_OF_ANY_KIND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 # What a problem may take to be read, all its runs together; then it is ended from outside.
 LIMIT_S, GRACE_S, MOST_BYTES = 60.0, 5.0, 4 << 30
 _SMALLER = "reading it runs it, with its own sizes and others: let it do no more than compute"
@@ -360,19 +362,21 @@ def _workloads(
         of = Path(*path.parts[: parts[-1]], "workloads", *path.parts[parts[-1] + 1 : -1])
         places.append(of / f"{name}.jsonl")
     file = next((place for place in places if place.is_file()), None)
-    found: list[Sizes] = []
+    found: dict[tuple[int, ...], Sizes] = {}
     scalars: dict[str, str] = {}
-    for number, row in enumerate(read_regular(file).decode().splitlines() if file else (), 1):
+    for number, row in enumerate(read_regular(file).splitlines() if file else (), 1):
         try:
-            one = parse_json(row)["workload"]
+            one = parse_json(row.decode())["workload"]
             sizes = {axis: size or int(one["axes"][axis]) for axis, size in fixed.items()}
+            if not all(0 < size < 1 << 63 for size in sizes.values()):
+                raise ValueError("a size is below 1, or 2**63 and more")
             inputs = one.get("inputs", {}).items()
-        except (ValueError, TypeError, KeyError) as error:
+            scalars |= {n: repr(v["value"]) for n, v in inputs if v.get("type") == "scalar"}
+        except _OF_ANY_KIND as error:
             message = f"is no workload of {name}: {type(error).__name__}: {error}"
             raise InputError(message, path=file, line=number) from error
-        scalars |= {n: repr(v["value"]) for n, v in inputs if v.get("type") == "scalar"}
-        found += [sizes] if sizes not in found else []
-    return sorted(found, key=lambda sizes: [*sizes.values()]), scalars, file.name if file else ""
+        found.setdefault(tuple(sizes.values()), sizes)
+    return [found[key] for key in sorted(found)], scalars, file.name if file else ""
 
 
 def _refuse(problem: Definition, message: str) -> KernelError:

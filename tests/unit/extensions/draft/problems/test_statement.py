@@ -217,6 +217,28 @@ def test_a_wrong_definition_is_one_sentence(
     assert sentence in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(b"hello", b"\xff", b"null", b"[" * 100_000, b'{"workload": {"axes": {}}}'),
+        *(
+            b'{"workload": {"axes": {"T": %s}, "inputs": %s}}' % one
+            for one in (
+                *((b"-4", b"{}"), (b"0.5", b"{}"), (b"NaN", b"{}"), (b"1e400", b"{}")),
+                *((b"9" * 30, b"{}"), (b"9" * 5000, b"{}"), (b'"\\ud800"', b"{}")),
+                *((b"4", b"5"), (b"4", b'{"x": 5}'), (b"4", b'{"x": {"type": "scalar"}}')),
+            )
+        ),
+    ],
+)
+def test_a_wrong_workload_is_one_sentence_with_its_line(tmp_path: Path, row: bytes) -> None:
+    path = trace(tmp_path, [1])
+    workloads = tmp_path / "workloads" / "scale" / "scale_h16.jsonl"
+    workloads.write_bytes(workloads.read_bytes() + row)
+    with pytest.raises(InputError, match=r"scale_h16.jsonl:2: is no workload of scale_h16: \w+:"):
+        read_statement(path)
+
+
 def test_other_files_state_nothing(tmp_path: Path) -> None:
     path = tmp_path / "reference.py"
     path.write_text(
