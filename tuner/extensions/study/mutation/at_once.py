@@ -153,7 +153,8 @@ class _Attempt:
     def _subject(self, compiler: Compiler) -> MutationSubject | None:
         """Choose the workloads on which the unchanged kernel is verified soon enough."""
         run, spec = self._run, self._run.plan.spec
-        known = [w for w in spec.edge_cases if spec.footprint_bytes(w) <= LARGEST_EDGE_CASE_BYTES]
+        edges = run.verification.edge_cases
+        known = [w for w in edges if spec.footprint_bytes(w) <= LARGEST_EDGE_CASE_BYTES]
         sized = sorted(run.plan.config.workloads, key=spec.footprint_bytes)
         small = [w for w in sized if spec.footprint_bytes(w) <= LARGEST_BYTES][:2]
         known += small or ([] if known and run.device.info.on_cpu else sized[:1])
@@ -174,7 +175,10 @@ class _Attempt:
 
     def _subject_on(self, chosen: tuple[Workload, ...]) -> MutationSubject:
         plan, info = self._run.plan, self._run.device.info
-        return MutationSubject(plan.spec, plan.space, plan.config.operators, info, chosen=chosen)
+        near = self._run.verification.near
+        return MutationSubject(
+            plan.spec, plan.space, plan.config.operators, info, chosen=chosen, near=near
+        )
 
     def _verdicts(self, subject: MutationSubject, compiler: Compiler) -> Iterator[MutantVerdict]:
         run = self._run
