@@ -398,8 +398,10 @@ def mutate(
         verdicts: list[MutantVerdict] = []
         complete = False
         compiler = compiler_for(spec, device, None, stack)
-        near = choose_near(spec, Bench(subject, device, compiler, ()).takes)
-        subject = replace(subject, near=near)
+        bench = Bench(subject, device, compiler, subject.workloads)
+        if spec.tries_near:
+            bench.require_correct()  # on what the file lists: what it is right with holds there
+            subject = replace(subject, near=choose_near(spec, bench.takes))
         plain = Bench(subject, device, compiler, subject.workloads)
         twin = stack.enter_context(NvrtcPool(workers=1, cache=Cache()))
 
