@@ -19,6 +19,7 @@ FOLDER = Path(__file__).with_name("strangers")
 # A guess that says that it is one is no silent one; a blank speaks of what it names alone.
 DOUBT = re.compile(r"#.*(?:\bguess|\blikely|\bunsure|\bnot sure)", re.IGNORECASE)
 BLANK = "FILL_IN"
+OUT = ("output", "inout")
 LAUNCH_KEYS = {"grid": "grid", "block": "block", "shared_memory": "shared"}
 
 
@@ -71,6 +72,8 @@ def cases(names: Sequence[str] = (), *, large: bool = False) -> list[Case]:
     """Read the cases whose name holds one of `names`, all without any; at their large sizes."""
     found = []
     for path in sorted(FOLDER.rglob("*.yaml")):
+        if path.stem.endswith(".mutants"):
+            continue
         expected = YAML(typ="safe").load(path)
         if large:
             expected["sizes"] = expected["large"]
@@ -302,37 +305,50 @@ def reference_file(
     case: Case, mended: Any, known: Mapping[str, int], *, own_inputs: bool = True
 ) -> str:
     """Write the reference, and the inputs where a case has its own, over the right shapes."""
-    expected, sizes = case.expected, case.expected["sizes"]
-    right = expected["arguments"]
+    expected, right = case.expected, case.expected["arguments"]
     read = [n for n, one in right.items() if one.get("role") in ("input", "inout")]
-    shapes = {
-        one["name"]: tuple(int(value_of(dim, known)) for dim in one["shape"])
-        for one in mended["arguments"]
-        if "shape" in one and all(value_of(dim, known) is not None for dim in one["shape"])
-    }
-    goals = {n: tuple(int(value_of(d, sizes)) for d in right[n]["shape"]) for n in read}
-    numbers = [f"    {name} = {size}" for name, size in sizes.items()]
-    numbers += [
-        f"    {one['name']} = {value_of(one['value'], known)}"
-        for one in mended["arguments"]
-        if "value" in one and one["name"] not in sizes
-    ]
+    shapes = {one["name"]: one["shape"] for one in mended["arguments"] if "shape" in one}
+    numbers = [f"    {name} = {text}" for name, text in numbers_of(case, mended, known).items()]
     lines = [
-        f"SHAPES = {shapes!r}",
+        "def ceil_div(one, other):",
+        "    return -(-one // other)",
         "",
         "",
         "def reference(xp, inputs, axes, **operator):",
         *numbers,
     ]
-    lines += [f"    {n} = inputs[{n!r}].reshape({goals[n]})" for n in read]
+    lines += [f"    {n} = inputs[{n!r}].reshape({in_python(right[n]['shape'])})" for n in read]
     lines += [f"    def outputs({', '.join(read)}):"]
     lines += [f"        {line}" for line in expected["reference"].splitlines()]
     made = f"outputs({', '.join(read)}).items()"
-    lines += [f"    return {{n: xp.asarray(one).reshape(SHAPES[n]) for n, one in {made}}}"]
+    written = {n: in_python(shapes[n]) for n, one in right.items() if one.get("role") in OUT}
+    pairs = ", ".join(f"{n!r}: {shape}" for n, shape in written.items())
+    lines += [f"    shapes = {{{pairs}}}"]
+    lines += [f"    return {{n: xp.asarray(one).reshape(shapes[n]) for n, one in {made}}}"]
     if (body := expected.get("inputs")) and own_inputs:
         drawn = [n.strip() for line in body.splitlines() for n in line.split(" = ")[0].split(",")]
-        made = ", ".join(f"{n!r}: {n}.reshape(SHAPES[{n!r}])" for n in drawn)
+        made = ", ".join(f"{n!r}: {n}.reshape({in_python(shapes[n])})" for n in drawn)
         lines += ["", "", "def inputs(xp, rng, axes, fill):", *numbers]
         lines += [f"    {line}" for line in body.splitlines()]
         lines += [f"    return {{{made}}}"]
     return "\n".join(lines) + "\n"
+
+
+def in_python(shape: Sequence[object]) -> str:
+    """Write a shape as a tuple."""
+    return f"({', '.join(f'int({extent})' for extent in shape)},)"
+
+
+def numbers_of(case: Case, mended: Any, known: Mapping[str, int]) -> dict[str, object]:
+    """Say of each number that a reference may name what it is, in the axes where it is one.
+
+    A size by another name than the draft's is the axis that alone has its number.
+    """
+    sizes = case.expected["sizes"]
+    numbers: dict[str, object] = {axis: f"axes[{axis!r}]" for axis in known}
+    for name, size in sizes.items():
+        axes = [axis for axis, number in known.items() if number == size and axis not in sizes]
+        if name not in known:
+            numbers[name] = numbers[axes[0]] if len(axes) == 1 else size
+    values = {one["name"]: one["value"] for one in mended["arguments"] if "value" in one}
+    return numbers | {name: text for name, text in values.items() if name not in numbers}

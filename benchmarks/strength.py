@@ -1,12 +1,12 @@
 """Of how many broken versions of strangers' kernels verification catches, sixteen of each.
 
-    python benchmarks/strangers.py --draft-only --keep DIR
+    python benchmarks/strangers.py --keep DIR --out FILE
     python benchmarks/strength.py --drafts DIR [NAME ...]
 
-The kernels are those of `benchmarks/strangers`, as drafted and mended, and of `benchmarks/unseen`.
-Each is broken by `tune mutate` in sixteen places, spread evenly, and verified on the CPU. A version
-whose outputs cannot differ counts for nothing: it is marked, with the reason, in NAME.mutants.txt
-beside the source.
+The kernels are those of `benchmarks/strangers`, as drafted and mended, with the draft's own inputs
+where these suit, and of `benchmarks/unseen`. Each is broken by `tune mutate` in sixteen places,
+spread evenly, and verified on the CPU. A version whose outputs cannot differ counts for nothing: it
+is marked, with the reason, in NAME.mutants.yaml beside the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from environment import environment, write_result
+
+from tuner.extensions.study.mutation.subject import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 UNSEEN, STRANGERS = ROOT / "benchmarks/unseen", ROOT / "benchmarks/strangers"
@@ -33,9 +37,9 @@ def subjects(drafts: Path) -> dict[str, tuple[Path, Path]]:
         name = f"{source.relative_to(STRANGERS).parts[0]}/{source.stem}"
         spaces = list(drafts.joinpath(name.replace("/", "_")).rglob("search_spaces/*.yaml"))
         if spaces:
-            found[name] = spaces[0], source.with_suffix(".mutants.txt")
-    for space in sorted(UNSEEN.rglob("*.yaml")):
-        found[f"unseen/{space.stem}"] = space, space.with_suffix(".mutants.txt")
+            found[name] = spaces[0], default_path(source)
+    for source in sorted(UNSEEN.rglob("*.cu")):
+        found[f"unseen/{source.stem}"] = source.with_suffix(".yaml"), default_path(source)
     return found
 
 
@@ -55,7 +59,11 @@ def broken(space: Path, marks: Path) -> dict[str, object]:
     survivors = [
         f"line {one['line']}: {one['before']} -> {one['after']}" for one in told["survivors"]
     ]
-    return {**told["counts"], "seconds": told["seconds"], "survivors": survivors}
+    row = {**told["counts"], "seconds": told["seconds"], "survivors": survivors}
+    late = [one for one in told["verdicts"] if one["reason"].startswith("timeout")]
+    row["ended_for_time"] = [one["id"] for one in late]
+    row |= {"wrong_marks": told["wrong_marks"]} if told["wrong_marks"] else {}
+    return row | ({"unsanitized": told["unsanitized"]} if told["unsanitized"] else {})
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ BUDGET = {
     "cpu": 4_420,
     "backends": 2_900,
     "scale": 4_440,
-    "study": 3_850,
+    "study": 3_880,
     "compat": 1_800,
     "tests": 79_050,
     "docs": 4_760,

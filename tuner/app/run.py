@@ -237,3 +237,4 @@ def _measure_baselines(run: Run) -> None:
     evaluator.compile_baselines((*new, *edge_cases))
     work_in_queues(run.device, plan.config.workloads, measure)
     work_in_queues(run.device, edge_cases, evaluator.verify_baseline)
+    run.verification.try_near()

@@ -58,6 +58,7 @@ def verify(
         stack.callback(verification.close)
         for workload in plan.spec.edge_cases:
             candidates.evaluator(plan.candidate).verify_baseline(workload)
+        verification.try_near()
         verification.verify(pairs)
         verification.on_edge_cases(variant for _, variant in pairs)
         verification.read_machine_code(pairs)

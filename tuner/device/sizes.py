@@ -1,16 +1,27 @@
-"""Smaller workloads than a file lists, for what takes too long or too much memory on its own."""
+"""Other workloads than a file lists: smaller ones, and those near them where kernels break."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
 from math import prod
 
+from tuner.model.errors import TunerError
 from tuner.model.kernel import KernelSpec, Workload
 
 LEVELS = tuple(8 * 4**power for power in range(9))
 # About as many multiplications as a CPU does in a second with every access checked.
 MOST_WORK = 1 << 21
 MOST_BYTES = 8 << 20
+# Edge cases are run many times, and sizes of a kilobyte show as much as those of a gigabyte.
+MOST_NEAR_BYTES = 1 << 20
+MOST_NEAR = 16
+NEAR_S = 5.0
+_SMALL_BYTES = 1 << 16
+_FEW, _MORE, _FACTORS = (1, 3), 4, (1, 2, 4, 8, 16, 32, 64)
+# A single result's rounding is now and then near 0 by chance, and no measure of a tolerance.
+FEWEST_RESULTS = 64
 
 
 def smaller_workloads(
@@ -42,6 +53,57 @@ def smaller_workloads(
         for index in dict.fromkeys((first - distance, first + distance)):
             if 0 <= index < len(cut):
                 yield cut[index]
+
+
+def near_workloads(spec: KernelSpec) -> tuple[Workload, ...]:
+    """Give small workloads, the smallest first, at which kernels break.
+
+    One axis after another is 1, or 3, the others larger where the results would be too few to be
+    judged; one more than it was, which no vector divides; and several times as large, which takes
+    more blocks or steps. Nobody says that the baseline takes them: see `choose_near`.
+    """
+    smallest = min(spec.workloads, key=spec.footprint_bytes)
+    smaller = () if spec.footprint_bytes(smallest) <= _SMALL_BYTES else smaller_workloads(spec)
+    found: dict[Workload, None] = {}
+    for whole in chain((smallest,), islice(smaller, 1)):
+        sizes = whole.values
+        larger = [{axis: factor * n for axis, n in sizes.items()} for factor in _FACTORS]
+        tried = [[sizes]]
+        for axis, size in sizes.items():
+            tried += [[{**one, axis: few} for one in larger] for few in _FEW if few < size]
+            tried += [[{**sizes, axis: size + 1}], [{**sizes, axis: _MORE * size}]]
+        for choices in tried:
+            fitting = (one for one in map(Workload.of, choices) if _is_near(spec, one, smallest))
+            found |= dict.fromkeys(islice(fitting, 1))
+    return tuple(sorted({*found} - {*spec.workloads}, key=spec.footprint_bytes)[:MOST_NEAR])
+
+
+def choose_near(
+    spec: KernelSpec, takes: Callable[[Workload], bool], limit_s: float = NEAR_S
+) -> tuple[Workload, ...]:
+    """Give the workloads near those of a file that asks for it on which `takes` says yes in time.
+
+    What comes later would take every finalist as long again.
+    """
+    ends_s = time.monotonic() + limit_s
+    tried = near_workloads(spec) if spec.tries_near else ()
+    return tuple(one for one in tried if time.monotonic() < ends_s and takes(one))
+
+
+def _is_near(spec: KernelSpec, workload: Workload, whole: Workload) -> bool:
+    arrays = [one for one in spec.arguments if not (one.is_scalar or spec.is_sized(one))]
+    try:
+        extents = [n.integer(workload.values) for one in arrays for n in one.shape]
+        counts = [
+            [prod(n.integer(sizes.values) for n in one.shape) for sizes in (workload, whole)]
+            for one in arrays
+            if one.role != "input"
+        ]
+    except TunerError:  # no whole number, say
+        return False
+    told = all(count >= min(FEWEST_RESULTS, usual) for count, usual in counts)
+    positive = min(extents, default=1) > 0
+    return told and positive and spec.footprint_bytes(workload) <= MOST_NEAR_BYTES
 
 
 def _cut(size: int, most: int) -> int:

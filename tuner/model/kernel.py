@@ -279,7 +279,8 @@ class KernelSpec:
     """One kernel to tune, as its search-space file declares it; all paths are absolute.
 
     Expressions and dtypes are those of one choice of operators (tuner/space/choices.py).
-    `edge_cases` lists workloads that are verified and never timed, `surroundings` what times are
+    `edge_cases` lists workloads that are verified and never timed; with `tries_near` they are sizes
+    near the tuned ones that the baseline turns out to take. `surroundings` is what times are
     measured in: on each workload the first ones that hold. Where `torch` is the reference, the
     file `reference` is the search space itself.
     """
@@ -304,6 +305,7 @@ class KernelSpec:
     include_dirs: tuple[Path, ...] = ()
     compile_options: tuple[str, ...] = ()
     edge_cases: tuple[Workload, ...] = ()
+    tries_near: bool = False
     surroundings: tuple[SurroundingsSpec, ...] = ()
     torch: TorchText | None = None
     _around: dict[Workload, Surroundings | None] = field(

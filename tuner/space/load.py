@@ -49,6 +49,7 @@ from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
 
 _FILL = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\((.*)\))?")
+NEAR = "near"
 _NEXT = re.compile(r",(?![^()]*\))")
 _EARLIER = {"held_out": "as tuned", "edge_cases": "as tuned or held out"}
 _ALONE = {
@@ -183,6 +184,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         tuned=tuned,
         held_out=held_out,
         edge_cases=_workloads(document, model, "edge_cases", (*tuned, *held_out)),
+        tries_near=model.workloads.edge_cases == NEAR,
         min_bytes=of_axes.optional(model.min_bytes, "min_bytes") or _sum_moved_bytes(arguments),
         operations=of_axes.optional(model.operations, "operations"),
         peak=model.peak or "",
@@ -373,7 +375,8 @@ def _workloads(
     others: tuple[Workload, ...],
 ) -> tuple[Workload, ...]:
     workloads: list[Workload] = []
-    for i, sizes in enumerate(getattr(model.workloads, key)):
+    stated = getattr(model.workloads, key)
+    for i, sizes in enumerate(() if stated == NEAR else stated):
         here = ("workloads", key, i)
         if set(sizes) != set(model.axes):
             given, axes = ", ".join(sizes) or "nothing", ", ".join(model.axes)

@@ -132,7 +132,9 @@ def _workloads(size: int) -> str:
 class WorkloadsModel(StrictModel):
     tuned: list[dict[str, Size]] = Field(min_length=1, description=_workloads(1))
     held_out: list[dict[str, Size]] = Field(default=[], description=_workloads(3))
-    edge_cases: list[dict[str, Size]] = Field(default=[], description=_workloads(127))
+    edge_cases: list[dict[str, Size]] | Literal["near"] = Field(
+        default=[], description=f"{_workloads(127)}, or `near`"
+    )
 
 
 class TensorMapModel(StrictModel):

@@ -11,6 +11,7 @@ import pytest
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
+from tuner.device.sizes import near_workloads
 from tuner.model.config import Config
 from tuner.model.errors import KernelError
 from tuner.model.kernel import Workload
@@ -368,3 +369,26 @@ def test_launches_that_are_not_programmatic_have_no_machine_code_read(plan, make
     with make_session(plan) as session:
         run(session, OddDevice())
         assert MACHINE_CODE not in {check.kind for check in session.checks()}
+
+
+def test_sizes_near_the_tuned_ones_are_edge_cases_where_the_baseline_is_right(
+    make_plan, make_session, project, compiler, listener
+):
+    space = project / "scale.yaml"
+    declared = "held_out: [{N: 3000}], edge_cases: near}"
+    space.write_text(space.read_text().replace("held_out: [{N: 3000}]}", declared))
+    plan = make_plan()
+    near = near_workloads(plan.spec)
+    refused = near[0]
+
+    class Refusing(OddDevice):
+        def verify(self, program):
+            if program.workload == refused:
+                return Outcome(Status.LAUNCH, "no such size")
+            return super().verify(program)
+
+    with make_session(plan) as session:
+        tune(plan, session=session, device=Refusing(), compiler=compiler, listener=listener)
+        made = {check.workload for check in session.checks() if check.kind == EDGE_CASES}
+    assert plan.spec.edge_cases == ()
+    assert made == {*near} - {refused} != set()

@@ -48,6 +48,8 @@ VERIFIER_TIMEOUT_S = 120.0
 CLOSING_TIMEOUT_S = 10.0
 # What the seconds of a device go to (`tuner.process.tally`).
 MEMORY, VERIFIER, RUNS, TIMING, VERDICTS = "memory", "verifier", "runs", "timing", "verdicts"
+# How far extremes go, the farthest first; "" are none.
+_REACHES = (EXTREME, *map(limit_extremes, EXTREMES), "")
 _T = TypeVar("_T")
 
 
@@ -325,8 +327,17 @@ class VerifiedDevice(Device):
 
     def _kinds(self, workload: Workload) -> tuple[str, ...]:
         """List the kinds of input for a workload; last come those that are timed."""
-        fitted = (self._extremes.get(workload, k) if k == EXTREME else k for k in self._other_kinds)
+        reach = self._extremes_on(workload)
+        fitted = (reach if kind == EXTREME else kind for kind in self._other_kinds)
         return (*filter(None, fitted), NORMAL)
+
+    def _extremes_on(self, workload: Workload) -> str:
+        """Say how far extremes go; at first as far as where the baseline takes the smallest.
+
+        On a small problem it may be right by chance with what it is wrong with on a large one.
+        """
+        narrowest = max(self._extremes.values(), key=_REACHES.index, default=EXTREME)
+        return self._extremes.get(workload, narrowest)
 
     def _fitted(self, program: Program, orders: Iterator[int], kind: str) -> Correctness:
         """Verify one kind of input; of extremes give a baseline smaller ones where it is wrong.
@@ -337,9 +348,8 @@ class VerifiedDevice(Device):
         """
         if split_kind(kind)[0] != EXTREME:
             return self._checked(program, orders, kind, fresh_seed())
-        reaches = (EXTREME, *map(limit_extremes, EXTREMES), "")
-        known = self._extremes.get(program.workload, EXTREME)
-        for reach in filter(None, reaches[reaches.index(known) :]):
+        known = self._extremes_on(program.workload)
+        for reach in filter(None, _REACHES[_REACHES.index(known) :]):
             verdict = self._checked(program, orders, reach, fresh_seed())
             if whose_is(program) != "baseline" or not is_inexact(verdict):
                 self._extremes[program.workload] = reach

@@ -249,6 +249,9 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         determinism = f"required, but for {names}: declared `deterministic: false`"
     kinds = {check.kind for check in of_winners(data)}
     known = data.declared.edge_cases if data.declared is not None else ()
+    if not known:  # those near the tuned sizes, say
+        edges = (check.workload for check in of_winners(data) if check.kind == "edge_cases")
+        known = tuple(dict.fromkeys(edges))
     listed = "; ".join(map(str, known)) or "none declared"
     tools = _watching(data)
     tools += [kind for kind in CHECK_MEANING if kind in TOOLS & kinds - {*tools}]
@@ -412,7 +415,7 @@ def _why_no_edge_cases(data: ReportData) -> str:
     if data.declared is None:
         return "the search space cannot be read any more, or has changed"
     if not data.declared.edge_cases:
-        return "the search space declares none (`workloads: edge_cases:`)"
+        return "the search space declares none (`workloads: edge_cases:`), or none near is right"
     return "the run did not come to them, or none is valid for a winner"
 
 

@@ -108,3 +108,14 @@ def test_a_config_is_given_no_smaller_ones(verifying: Verifying) -> None:
 def test_a_baseline_that_writes_beside_its_buffers_is_wrong(verifying: Verifying) -> None:
     device, _ = verifying(1e9, "wrote outside its buffers (after y)")
     assert device.verify(BASELINE).status is Status.INCORRECT
+
+
+def test_a_further_workload_begins_where_the_first_one_ended(verifying: Verifying) -> None:
+    device, judge = verifying(1e9)
+    device.verify(BASELINE)
+    judge.right_up_to = float("inf")  # of few numbers none need overflow
+    judge.kinds.clear()
+    near = Workload.of({"T": 3})
+    device.verify(replace(BASELINE, workload=near))
+    device.verify(replace(CONFIG, workload=near))
+    assert {one for one in judge.kinds if one.startswith(EXTREME)} == {limit_extremes(1e9)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.device.sizes import smaller_workloads
+from tuner.device.sizes import MOST_NEAR_BYTES, near_workloads, smaller_workloads
 from tuner.device.verify.telling import require_telling
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Operator, Workload
@@ -82,3 +82,13 @@ def test_cut_sizes_stay_powers_of_two_or_odd(make_spec: MakeSpec, size: int, cut
     assert all(one < size and (one in cut if cut else one % 2) for one in found)
     refused = {one.values["T"] for one in smaller_workloads(of, lambda sizes: sizes["T"] > 100)}
     assert refused == {one for one in found if one > 100}
+
+
+def test_near_sizes_are_small_one_no_multiple_and_of_more_steps(make_spec: MakeSpec) -> None:
+    arrays = ("y", "float32", ("T", 8), "output"), ("x", "float32", ("T // 4", 8), "input")
+    of = on(make_spec(*arrays), 512)
+    found = [one.values["T"] for one in near_workloads(of)]
+    assert found == [513, 2048]  # of 1 and of 3 nothing would be read
+    large = near_workloads(on(of, 1 << 26))
+    assert large
+    assert all(of.footprint_bytes(one) <= MOST_NEAR_BYTES for one in large)

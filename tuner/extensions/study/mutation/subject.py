@@ -35,7 +35,8 @@ OF_EACH_KIND = 2
 class MutationSubject:
     """A kernel's source as its launches see it; `config` is None for the baseline.
 
-    `chosen` workloads take the place of those that are small enough for the `host` device.
+    `chosen` workloads take the place of those that are small enough for the `host` device; `near`
+    are the edge cases that the file leaves to us.
     """
 
     spec: KernelSpec
@@ -44,6 +45,7 @@ class MutationSubject:
     device: DeviceInfo
     config: Config | None = None
     chosen: tuple[Workload, ...] = ()
+    near: tuple[Workload, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -71,7 +73,8 @@ class MutationSubject:
         for kind in (self.spec.tuned, self.spec.held_out):
             usable = [one for one in kind if self._usable(one, LARGEST_BYTES)]
             found += sorted(usable, key=self.spec.footprint_bytes)[:OF_EACH_KIND]
-        found += [w for w in self.spec.edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
+        edge_cases = (*self.spec.edge_cases, *self.near)
+        found += [w for w in edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
         if found:
             return tuple(sorted(dict.fromkeys(found), key=self.spec.footprint_bytes))
         first, config = self.spec.tuned[0], self.config
@@ -99,6 +102,11 @@ class MutationSubject:
     def source(self) -> SourceFile:
         """The source whose places the mutants name."""
         return self._parsed(self.workloads[0])
+
+    @property
+    def largest_bytes(self) -> int:
+        """How much memory the arrays take on the largest workload."""
+        return max(map(self.spec.footprint_bytes, (*self.spec.workloads, *self.workloads)))
 
     @property
     def small_workloads(self) -> tuple[Workload, ...]:

@@ -69,7 +69,7 @@ def measure(folder: Path, host_compiler: HostCompiler, tmp_path, monkeypatch):
             session=SimpleNamespace(directory=session, results=lambda: [1]),
             candidates=SimpleNamespace(compiler=host_compiler),
             device=device,
-            verification=SimpleNamespace(watches=()),
+            verification=SimpleNamespace(watches=(), edge_cases=spec.edge_cases, near=()),
             tracker=SimpleNamespace(announce=lambda phase, note="": notes.append(note)),
         )
         measure_strength(given)
