@@ -254,7 +254,7 @@ def test_rounds_with_a_model_go_by_times_alone(bench: Bench) -> None:
     assert ended.code == 0, ended.err
     assert list(bench.candidates()) == ["initial", "r1"]
     assert bench.events(Profiled) == []
-    assert "There are no profiles here" in asked[0].said
+    assert "There are no profiles" in asked[0].said
     tools = {one["function"]["name"] for one in asked[0].body["tools"]}
     assert {"render", "measure", "search"} <= tools
     assert not {"compile", "profile", "verify"} & tools

@@ -56,9 +56,9 @@ def planned(factor: float = 0.3, **changes: Any) -> str:
 
 
 def fewer_pieces(request: Request) -> str:
-    """Take the base's template out of the request and divide its pieces by eight."""
-    shown = re.search(r"^# Candidate .*?```cuda\n(.*?)```.*?```yaml", request.last, re.S | re.M)
-    assert shown is not None, request.last
+    """Take the base's template out of what was said and divide its pieces by eight."""
+    shown = re.search(r"^# Candidate .*?```cuda\n(.*?)```.*?```yaml", request.said, re.S | re.M)
+    assert shown is not None, request.said
     pieces = re.search(r"kPieces = (\d+)", shown[1])
     assert pieces is not None
     return answer(shown[1].replace(pieces[0], f"kPieces = {int(pieces[1]) // 8}"), OWN)
