@@ -67,7 +67,8 @@ def test_what_is_expected_is_in_its_source(case: stranger_drafts.Case) -> None:
     for one in arguments.values():
         for text in one.get("shape", [one.get("value")]):
             assert stranger_drafts.value_of(text, sizes) is not None
-    compile(stranger_drafts.reference_file(case, {"arguments": []}, {}), case.name, "exec")
+    drafted = {"arguments": [{"name": name, **one} for name, one in arguments.items()]}
+    compile(stranger_drafts.reference_file(case, drafted, sizes), case.name, "exec")
 
 
 @pytest.mark.parametrize(
