@@ -69,7 +69,7 @@ class Profiler:
         main = durations.index(max(durations))
         longest = counted.launches[main]
         symbol = program.lowered.get(longest.kernel, "")
-        if subject.uses:
+        if len(subject.uses) == len(durations):  # a Python kernel's call makes any number of them
             resources, share = subject.uses[main]
             subject = replace(subject, main=main, resources=resources, occupancy=share)
         return replace(
@@ -168,7 +168,9 @@ class Profiling:
 
 def _describe_launches(profile: Profile) -> Iterator[LaunchFigures]:
     program = profile.subject.program
-    counted = profile.launch_counters or ({},) * len(program.launches)
+    counted = profile.launch_counters
+    if len(counted) != len(program.launches):
+        counted = ({},) * len(program.launches)
     for launch, (resources, held), counters in zip(
         program.launches, profile.subject.uses, counted, strict=True
     ):

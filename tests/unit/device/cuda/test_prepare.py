@@ -453,7 +453,7 @@ def test_a_search_knows_what_its_kernels_use_before_they_run(tmp_path: Path) -> 
     assert not isinstance(seen, Trial)
     assert (seen["launches"], seen["blocks"], seen["warps"]) == (2, 268, 4 * 4 + 264 * 8)
     assert seen["registers"] == pytest.approx((80 * 16 + 128 * 2112) / 2128)
-    resources, occupancy = evaluator.usage(pending)
+    ((resources, occupancy),) = evaluator.uses(pending)
     assert resources == Resources(128, 8, 8, 98_304)
     assert occupancy is not None
     assert (occupancy.share, occupancy.limiter) == (0.25, "registers")
