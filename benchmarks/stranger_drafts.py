@@ -307,7 +307,8 @@ def reference_file(
     """Write the reference, and the inputs where a case has its own, over the right shapes."""
     expected, right = case.expected, case.expected["arguments"]
     read = [n for n, one in right.items() if one.get("role") in ("input", "inout")]
-    shapes = {one["name"]: one["shape"] for one in mended["arguments"] if "shape" in one}
+    shapes = {name: one["shape"] for name, one in right.items() if "shape" in one}
+    shapes |= {one["name"]: one["shape"] for one in mended["arguments"] if "shape" in one}
     numbers = [f"    {name} = {text}" for name, text in numbers_of(case, mended, known).items()]
     lines = [
         "def ceil_div(one, other):",

@@ -54,7 +54,7 @@ def broken(space: Path, marks: Path) -> dict[str, object]:
     except subprocess.TimeoutExpired:
         return {"why_not": f"no end after {TIME_S} s"}
     if done.returncode:
-        return {"why_not": done.stderr.strip().splitlines()[-1][:300] if done.stderr else ""}
+        return {"why_not": " ".join(done.stderr.split())[-500:]}
     told = json.loads(done.stdout)
     survivors = [
         f"line {one['line']}: {one['before']} -> {one['after']}" for one in told["survivors"]
