@@ -58,6 +58,9 @@ class VerifiedDevice(Device):
 
     capabilities = frozenset({"verify", "verify_together", "bits", "rank", "machine_code"})
 
+    # Where accesses are judged, every program gets the extremes on which it is right itself.
+    fits_all = False
+
     def __init__(
         self, info: DeviceInfo, spec: KernelSpec, verifier: Child, runner: RestartingWorker[Any]
     ) -> None:
@@ -351,7 +354,8 @@ class VerifiedDevice(Device):
         known = self._extremes_on(program.workload)
         for reach in filter(None, _REACHES[_REACHES.index(known) :]):
             verdict = self._checked(program, orders, reach, fresh_seed())
-            if whose_is(program) != "baseline" or not is_inexact(verdict):
+            fits = self.fits_all or whose_is(program) == "baseline"
+            if not fits or not is_inexact(verdict):
                 self._extremes[program.workload] = reach
                 return verdict
         self._extremes[program.workload] = ""

@@ -80,5 +80,6 @@ def sanitized_host(
         environment=environment,
         finding=sanitizer_finding,
     )
+    device.fits_all = True
     stack.callback(device.close)
     return compiler, device

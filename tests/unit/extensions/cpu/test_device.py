@@ -5,21 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.device.base import Program
+from tuner.device.base import Outcome, Program
 from tuner.device.encoding import encode, storage_dtype
 from tuner.device.layout import UNCHANGED, lay_out
 from tuner.device.verify.shared_memory import SharedMemory
 from tuner.device.verify.verifier import Verifier
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.device import HostWatcher
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.kernel import KernelSpec, Launch, Tolerance, Workload
-from tuner.model.trial import Correctness
+from tuner.model.trial import Correctness, Status
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
@@ -289,3 +292,23 @@ class TestFaults:
             for order in (0, 1)
         ]
         assert not all(orders)
+
+
+def test_who_is_inexact_under_the_sanitizers_gets_extremes_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = Outcome(Status.CORRECT)
+    inexact = Outcome(Status.INCORRECT, "y[0] is nan, expected 1 (inf times the tolerance)")
+    outside = Outcome(Status.INCORRECT, "wrote outside its buffers")
+    verified: list[str] = []
+
+    def verify(program: str) -> Outcome:
+        verified.append(program)
+        return right
+
+    monkeypatch.setattr(
+        "tuner.extensions.cpu.device.verify_all", lambda device, programs: [right, inexact, outside]
+    )
+    watcher: Any = HostWatcher(SimpleNamespace(verify=verify))  # type: ignore[arg-type]
+    assert watcher.watch(["a", "b", "c"]) == [right, right, outside]
+    assert verified == ["b"]
