@@ -247,7 +247,7 @@ class Verifier:
     def _keep_variant(self, number: int) -> None:
         """Keep what a variant is and makes, which other configs may meet, if there is room."""
         timed = self._timed
-        if timed is None or number < 2 or self._frugal:
+        if timed is None or number < 2 or number in timed.changed or self._frugal:
             return
         timed.changed[number] = self._current
         if timed.size_bytes > self._memory.cache_bytes * SAME_SHARE:

@@ -87,7 +87,7 @@ def statement_of(path: Path) -> Statement:
 
     Raises `KernelError` in one sentence for what cannot be said.
     """
-    child = Child(_Reader, (), "tune-problem")
+    child = Child(_ProblemReader, (), "tune-problem")
     try:
         read = child.call("read", path, LIMIT_S, timeout_s=LIMIT_S + GRACE_S)
         return cast("Statement", read)
@@ -103,7 +103,7 @@ def statement_of(path: Path) -> Statement:
         child.kill()
 
 
-class _Reader:
+class _ProblemReader:
     """What reads a problem in a process of its own, without a word of what that prints."""
 
     def __init__(self) -> None:
