@@ -439,6 +439,13 @@ def _limit(
     yield TunableConstant(names.of("block_size"), values, limit, note, (), is_block=True, axis=0)
 
 
+def block_sizes(most: int) -> tuple[int, ...]:
+    """List the sizes that a block of at most `most` threads may have; none where that is odd."""
+    if most % _WARP or not _WARP <= most <= MAX_THREADS:
+        return ()
+    return (*(v for v in _between(2 * _WARP, MAX_THREADS) if v < most), most)
+
+
 def _between(least: int, most: int) -> tuple[int, ...]:
     doubled = (least << step for step in range(MAX_THREADS.bit_length()))
     return tuple(sorted({*(value for value in doubled if value <= most), most}))

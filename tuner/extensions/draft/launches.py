@@ -14,6 +14,7 @@ from tuner.extensions.draft.choices import (
     Names,
     Proposals,
     TunableConstant,
+    block_sizes,
     warp_threads,
     why_fixed,
 )
@@ -26,6 +27,8 @@ from tuner.extensions.draft.host_values import (
     plain,
 )
 from tuner.extensions.draft.translate import Scope, Translation, translate
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
@@ -41,6 +44,8 @@ _MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
 )
 _MAX_DEPTH = 8
+# larger than every limit that a source sets
+_LARGE_SIZE = 2**30
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -149,7 +154,7 @@ class LaunchDraft:
 
 def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     """Draft the launch of the template: proposed constants are parameters in it."""
-    drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
+    drafted = _limited_draft(launch, axes, proposals)
     factors = " * ".join(choice.name for choice in proposals.choices if choice.divides_grid)
     if factors and drafted.grid is not None:
         blocks = re.sub(
@@ -229,11 +234,48 @@ def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
         text = definitions[text]
 
 
+def _block_limit(launch: HostLaunch, proposals: Proposals) -> TunableConstant | None:
+    # what a block may have at most, where sizes decide what it has
+    if launch.block or launch.is_guessed:
+        return None
+    return next((c for c in proposals.choices if c.is_block and c.axis == 0), None)
+
+
+def _limited_draft(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
+    drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
+    limit = _block_limit(launch, proposals)
+    if limit is None or drafted.block is None or _most_threads(drafted, {limit.name: 1}) == 1:
+        return drafted
+    whole = launch_draft(launch, axes, proposals.instance).block or ()
+    return replace(drafted, block=(f"min({', '.join((*whole, limit.name))})",))
+
+
+def _most_threads(drafted: LaunchDraft, parameters: Mapping[str, int]) -> int | None:
+    # of the block, whatever the sizes; None where nobody can say
+    if drafted.block is None or len(drafted.block) != 1:
+        return None
+    try:
+        extent = Expression.parse(drafted.block[0])
+        most = extent.evaluate(dict.fromkeys(extent.names, _LARGE_SIZE) | dict(parameters))
+    except ExpressionError:
+        return None
+    return most if isinstance(most, int) and most < _LARGE_SIZE else None
+
+
 def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
     """Leave out what a number of the launch comes from, or may come from, and does not follow."""
-    choices = proposals.choices
-    drafted = launch_draft(launch, axes, proposals.instance, choices)
-    unproved = {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
+    choices, limit = proposals.choices, _block_limit(launch, proposals)
+    unproved: dict[str, str] = {}
+    if limit is not None:
+        most = _most_threads(launch_draft(launch, axes, proposals.instance), {})
+        if most is None or most not in block_sizes(most):
+            unproved[limit.name] = "the block"
+        elif most != limit.default:
+            # `min(warps, 32) * 32` is a limit of 1,024
+            larger = replace(limit, default=most, values=block_sizes(most))
+            choices = tuple(larger if choice is limit else choice for choice in choices)
+    drafted = _limited_draft(launch, axes, replace(proposals, choices=choices))
+    unproved |= {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
     extents = [c.name for c in choices if c.axis is not None]
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel

@@ -105,6 +105,46 @@ def test_a_block_is_no_parameter_where_a_bare_number_of_bytes_may_come_from_it()
     assert said in made.space_yaml
 
 
+CHOSEN = "const int warps = min((n + 63) / 64, {limit}); walk<<<64, {block}>>>(y, x, n);"
+
+
+@pytest.mark.parametrize(
+    ("limit", "block", "most", "launched"),
+    [
+        (32, "warps * 32", 1024, "min(min(ceil_div(n, 64), 32) * 32, block_size)"),
+        (512, "warps", 512, "min(ceil_div(n, 64), block_size)"),
+    ],
+)
+def test_the_limit_of_a_block_is_one_of_threads(
+    limit: int, block: str, most: int, launched: str
+) -> None:
+    made = drafted(WALK, CHOSEN.format(limit=limit, block=block))
+    assert launch_of(made)["block"] == [launched]
+    assert f"default: {{block_size: {most}," in made.space_yaml
+
+
+@pytest.mark.parametrize("block", ["warps * 48", "warps * 64"])
+def test_a_limit_is_no_parameter_where_the_block_has_no_such_most(block: str) -> None:
+    made = drafted(WALK, CHOSEN.format(limit=32, block=block))
+    assert "block_size" not in made.parameters
+    assert "is left out: the block of the launch may come from it" in made.space_yaml
+
+
+@pytest.mark.parametrize("mark", ["__host__ __device__ constexpr", "ON_BOTH"])
+def test_a_launch_follows_a_function_for_both_sides_that_no_kernel_calls(
+    tmp_path: Path, compiler: NvrtcPool, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    both = "#define ON_BOTH __host__ __device__\n"
+    shares = f"template <class N> {mark} N shares(N a, N b) {{ return (a + b - 1) / b; }}\n"
+    host = "void f(float* y, float* x, int n) { scale<<<shares(n, 64), 64>>>(y, x, n); }\n"
+    path = Path("k.cu")
+    path.write_text(both + shares + SCALE + host)
+    made = draft_source(path, Path(), Asked(), compiler=lambda: compiler)
+    assert made.space is not None
+    assert "ceil_div(n, block_size" in made.space.read_text()
+
+
 def test_sizes_in_the_kernel_that_are_the_blocks_follow_it() -> None:
     own = "__shared__ float s[96]; using Sum = cub::BlockReduce<float, 96>; const int i"
     made = drafted(SCALE.replace("const int i", own), "scale<<<n / 96, 96>>>(y, x, n);")

@@ -380,6 +380,7 @@ def _with_host(
     unit: Text, items: Sequence[SourceItem], kept: Sequence[SourceItem], target: Path
 ) -> tuple[SourceFile, tuple[SourcePlace | None, ...]]:
     marks = device_marks(items)
+    both = {"__host__", *(i.name for i in items if i.kind == "macro" and "__host__" in i.code)}
     taken = {item.key for item in kept}
     host = [
         replace(item, namespace=(), conditions=())
@@ -387,7 +388,11 @@ def _with_host(
         if item.key not in taken
         and item.kind in ("function", "class", "variable", "macro", "alias", "invocation")
         and not item.is_kernel
-        and not (item.kind == "function" and is_marked(item.head, marks))
+        and not (
+            item.kind == "function"
+            and is_marked(item.head, marks)
+            and both.isdisjoint(IDENTIFIER.findall(item.head))
+        )
     ]
     own = str(unit)
     count = own.count("\n")
