@@ -27,6 +27,7 @@ import scaling_section  # noqa: E402
 import search_section  # noqa: E402
 import seeds_section  # noqa: E402
 import steps_section  # noqa: E402
+import strangers_section  # noqa: E402
 from environment import digest_of, is_clean, is_lost, missed  # noqa: E402
 
 PAGE, README = ROOT / "docs/results.md", ROOT / "README.md"
@@ -427,6 +428,10 @@ SECTIONS = (
     (_verification, "h200/verification_cost"),
     (_on_host, "cpu/host_verification"),
     (_mutants, "cpu/mutation_score"),
+    (strangers_section.strength, "cpu/strength"),
+    (strangers_section.large_sizes, "GPU/strangers_large"),
+    (strangers_section.mended, "GPU/strangers_large_again"),
+    (strangers_section.large_inputs, "GPU/large_inputs"),
     (hardware_section.portable_kernels, "cpu/portable_kernels"),
     (hardware_section.opencl_throughput, "cpu/opencl_throughput"),
     (hardware_section.opencl_on_more_cores, "cpu/opencl_throughput_16_cores"),
