@@ -79,13 +79,18 @@ def cpu_s(root: int) -> float:
     return total
 
 
-def in_a_process_of_its_own(script: str, *words: str, caches: Mapping[str, str]) -> Any:
-    """Run a script with folders of its own for what `caches` names; give its last line's JSON."""
+def in_a_process_of_its_own(
+    script: str, *words: str, caches: Mapping[str, str], root: Path = ROOT
+) -> Any:
+    """Run a script with folders of its own for what `caches` names; give its last line's JSON.
+
+    `root` is the checkout whose `tuner` it imports.
+    """
     with tempfile.TemporaryDirectory() as folder:
         places = {variable: f"{folder}/{name}" for variable, name in caches.items()}
         for place in places.values():
             Path(place).mkdir()
-        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         answer = subprocess.run(
             [sys.executable, script, *words],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **places},

@@ -1,11 +1,12 @@
 """Configs compiled, verified and timed per second, side by side with Kernel Tuner in one run.
 
-    python benchmarks/throughput.py [--out FILE]        (needs an NVIDIA GPU and CuPy)
+    python benchmarks/throughput.py [--out FILE] [--against CHECKOUT]   (needs a GPU and CuPy)
 
 Both take the same 96 configs of the same template on the same workload, from a cold compile
 cache. Kernel Tuner runs as its documentation says, through its CuPy backend, each time in a
 process of its own: CuPy and NVRTC keep what they have compiled. It is given a verification in
-NumPy at the same tolerance, and in a second series none at all.
+NumPy at the same tolerance, and in a second series none at all. `--against` compares with the
+code of an earlier commit instead, each in processes of its own, whose first run warms up.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from beside import ROOT, PhaseClock, alternating, in_a_process_of_its_own, summary, surroundings
 from environment import write_result
@@ -24,6 +26,8 @@ from environment import write_result
 SPACE = ROOT / "benchmarks/spaces/silu_and_mul_96.yaml"
 OPERATORS = {"ACTIVATION": "silu"}
 REPEATS = 3
+ROUNDS_AGAINST = 5
+WARM_RUNS = 2
 
 
 def ours(definition, template, folder):
@@ -140,7 +144,9 @@ def _include_options():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/throughput.json")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
     parser.add_argument("--kernel-tuner", choices=("checked", "unchecked"))
+    parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     out = asked.out.resolve()
     from tuner.space.load import load_definition
@@ -162,13 +168,24 @@ def main():
         environments.append(environment)
         return result
 
+    if asked.ours:
+        runs = [mine() for _ in range(WARM_RUNS + 1)][1:]
+        best_us = min(run["best_us"] for run in runs)
+        seconds = median(run["seconds"] for run in runs)
+        print(json.dumps(runs[-1] | {"seconds": seconds, "best_us": best_us}))
+        return
     tools = {
         "tune": mine,
         "kernel_tuner": partial(beside, "checked"),
         "kernel_tuner, nothing verified": partial(beside, "unchecked"),
     }
-    found = summary(alternating(tools, REPEATS))
-    write_result(out, {**found, "environment": {**environments[-1], **surroundings()}})
+    if asked.against is not None:
+        alone = partial(in_a_process_of_its_own, __file__, "--ours", caches={})
+        before = partial(alone, root=asked.against.resolve())
+        tools = {"tune": alone, f"tune, {asked.against.name}": before}
+    found = summary(alternating(tools, REPEATS if asked.against is None else ROUNDS_AGAINST))
+    known = environments[-1] if environments else {}
+    write_result(out, {**found, "environment": {**known, **surroundings()}})
 
 
 if __name__ == "__main__":
