@@ -186,7 +186,7 @@ class Leeway:
         """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing."""
         limit = self._most.block
         while True:
-            told, small = _count_small(xp, reference, scale, limit)
+            told, small = _count_small(xp, reference, scale, _LEAST[self.unit], limit)
             if not told or 2 * small < told:
                 return limit
             if limit <= FLOOR:
@@ -220,11 +220,14 @@ class Leeway:
         )
 
 
-def _count_small(xp: Any, reference: Array, scale: Array, limit: float) -> tuple[int, int]:
+def _count_small(
+    xp: Any, reference: Array, scale: Array, least: float, limit: float
+) -> tuple[int, int]:
+    # Of what no float holds, as long products end in, zeros are the right results.
     if xp is not np:
-        return count_small(reference, scale, limit)
+        return count_small(reference, scale, least, limit)
     size = np.abs(reference)
-    telling = size > 0.0
+    telling = size >= least
     return int(telling.sum()), int((telling & (size <= scale * limit)).sum())
 
 

@@ -145,15 +145,15 @@ extern "C" __global__ void find_scales(const double* reference, const double* ne
 }
 
 extern "C" __global__ void count_small(const double* reference, const double* scale,
-                                       long long count, double limit,
+                                       long long count, double least, double limit,
                                        unsigned long long* found) {
   unsigned long long told = 0, small = 0;
   const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
   for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < count;
        i += stride) {
     const double size = fabs(reference[i]);
-    told += size > 0.0;
-    small += size > 0.0 && size <= scale[i] * limit;
+    told += size >= least;
+    small += size >= least && size <= scale[i] * limit;
   }
   for (int lanes = 16; lanes > 0; lanes /= 2) {
     told += __shfl_down_sync(0xffffffff, told, lanes);
@@ -297,12 +297,12 @@ def find_scales(reference: Array, nearby: Array, unit: float, least: float) -> A
     return scale
 
 
-def count_small(reference: Array, scale: Array, limit: float) -> tuple[int, int]:
-    """Count the elements that are not 0, and those of them that are at most so many roundings."""
+def count_small(reference: Array, scale: Array, least: float, limit: float) -> tuple[int, int]:
+    """Count the elements of at least `least`, and those of them that `limit` roundings reach."""
     import cupy
 
     found = cupy.zeros(2, cupy.uint64)
-    numbers = np.int64(reference.size), np.float64(limit)
+    numbers = np.int64(reference.size), np.float64(least), np.float64(limit)
     _of_references("count_small")((_BLOCKS,), (_THREADS,), (reference, scale, *numbers, found))
     told, small = found.get().tolist()
     return told, small

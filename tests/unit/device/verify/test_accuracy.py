@@ -267,3 +267,13 @@ def test_what_a_baseline_may_be_off_by_lets_no_zeros_pass(output_of: Outputs) ->
     # nothing is left of these but rounding
     lost = output_of(lambda y: np.sin(1e9 * y), x[0], dtype="bfloat16")
     assert lost.prepared.limits == {"y": 0.0}
+
+
+def test_products_that_end_in_zero_are_judged_where_they_are_numbers(output_of: Outputs) -> None:
+    x = np.random.default_rng(9).random((8, 1024), np.float32)
+    products = output_of(lambda rows: np.cumprod(rows, -1), x)
+    right = np.cumprod(x, -1)
+    assert np.median(np.abs(right)) == 0.0
+    assert products.error(right, baseline=True) < 0.01
+    assert products.error(np.zeros_like(right)) > 1
+    assert products.error(np.cumprod(x.astype(np.float16), -1)) > 1

@@ -94,10 +94,11 @@ def test_scales_are_numpys(compiler: HostCompiler, unit: float) -> None:
 def test_small_elements_are_counted_as_numpy_does(compiler: HostCompiler, limit: float) -> None:
     reference, _ = references()
     scale = np.random.default_rng(5).uniform(2.0**-16, 2.0**-4, 300)
-    call = f"count_small(a, b, 300, {limit!r}, reinterpret_cast<unsigned long long*>(found));"
+    counted = "reinterpret_cast<unsigned long long*>(found)"
+    call = f"count_small(a, b, 300, {2.0**-126!r}, {limit!r}, {counted});"
     found = of_references(compiler, "count_small", call, [reference, scale], 2)
     counts = np.array(found).view(np.uint64).tolist()
-    assert counts == list(accuracy._count_small(np, reference, scale, limit))
+    assert counts == list(accuracy._count_small(np, reference, scale, 2.0**-126, limit))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
