@@ -193,9 +193,9 @@ def _said(folder: Path) -> dict[str, Any]:
 
 
 def _answers(folder: Path) -> Iterator[Path]:
-    for name in ANSWERS:
-        yield from (folder / EXCHANGE).glob(f"*/{name}")
-        yield from (folder / EXCHANGE).glob(f"*/refused-*/{name}")
+    for place in ("*", "*/[a-z]", "*/refused-*"):
+        for name in ANSWERS:
+            yield from (folder / EXCHANGE).glob(f"{place}/{name}")
 
 
 def _words(path: Path) -> int:
@@ -208,7 +208,8 @@ def keep_kernels(state: Path, kernels: Path = KERNELS) -> None:
         for path in _answers(folder):
             if row.repetition or path.parent.name.startswith("refused-"):
                 continue
-            place = path.parent.name if path.parent.name.startswith("round-") else ""
+            place = path.parent.relative_to(folder / EXCHANGE)
+            place = Path() if place.name.startswith("kernel-") else place
             target = kernels / row.problem.name / place / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)

@@ -23,6 +23,7 @@ EXCLUDED = {(2, 23), (2, 80), (2, 83)}
 # 20 + 20 + 10 problems; every tenth are half of them, and the arms run eight.
 EVERY, FIRST_PASS, EVERY_OF_ARMS, LEVELS_OF_ARMS = 5, 10, 25, (1, 2)
 ROUNDS, TRIALS = 3, 16
+KERNEL, TEMPLATE, SPACE = "kernel.cu", "template.cu.j2", "space.yaml"
 EXCHANGE, SESSION, ROW, README = "exchange", "session", "row.json", "README.md"
 
 
@@ -142,8 +143,9 @@ def rows_of(every: int, *, arms: bool) -> list[Row]:
     ]
 
 
-# asks: an answer is awaited; cut: a run was ended before its time; tuned: only the judge is left.
-STATES = ("new", "asks", "cut", "tuned", "judged", "lost")
+# asks: an answer is awaited; ready: a GPU is; cut: a run was ended before its time; tuned: only the
+# judge is left.
+STATES = ("new", "asks", "ready", "cut", "tuned", "judged", "lost")
 
 
 def read_row(folder: Path) -> Row:
@@ -177,9 +179,43 @@ def make_folder(state: Path, row: Row, benchmark: Path, kernels: Path = KERNELS)
     fixed = "\n- Give every parameter one value: there is no search, so write plain code."
     one = "\n- Only `default` is timed: there is no search, so choose it well."
     alone = (fixed if arm.fixed else one) if arm.trials == 1 else ""
+    alone += "\n- Write one answer a round." if row.repetition else ""
     (folder / README).write_text(FOR_AGENTS.format(name=name, alone=alone), "utf-8")
     write_row(folder, row)
     return folder
+
+
+def newest_request(folder: Path) -> str:
+    """Name the request that was written last, or what was wrong with its answer; "" for none."""
+    asked = sorted(
+        (folder / EXCHANGE).glob("*/request.md"),
+        key=lambda one: (one.parent.name.startswith("round-"), one.parent.name),
+    )
+    if not asked:
+        return ""
+    problem = asked[-1].with_name("problem.md")
+    return str((problem if problem.exists() else asked[-1]).relative_to(folder))
+
+
+def is_answered(folder: Path, request: str) -> bool:
+    """Tell whether all the files that answer a request are there."""
+    place = (folder / request).parent
+    needed = (KERNEL,) if place.name.startswith("kernel-") else (TEMPLATE, SPACE)
+    several = [one for one in place.iterdir() if one.is_dir() and len(one.name) == 1]
+    files = [one / name for one in several or [place] for name in needed]
+    return all(one.exists() and one.stat().st_size for one in files)
+
+
+def describe(folder: Path, row: Row) -> str:
+    """Write a problem's line."""
+    us = f"{row.best_us:.1f} us" if row.best_us else "-"
+    (found, *_) = row.result.get("workloads") or [{}]
+    peers = {n: one["us"] for n, one in found.get("peers", {}).items() if one and one["us"]}
+    beside = ", ".join(f"{name} {us:.1f}" for name, us in peers.items()) or "-"
+    asked = folder.name + "/" + row.request if row.state == "asks" else row.reason
+    if row.state == "judged":
+        asked = row.judged.get("why") or "correct"
+    return f"{row.key:22} {row.state:6} {row.gpu_s:5.0f} s  {us:>12}  {beside}  {asked}"
 
 
 def pack(state: Path, file: Path) -> None:

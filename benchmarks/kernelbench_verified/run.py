@@ -4,17 +4,18 @@
     python benchmarks/kernelbench_verified/run.py STATE --benchmark CHECKOUT [NAME ...]
                                 [--time-s 540] [--gpus 2] [--unpack FILE] [--pack FILE]
 
-`--prepare` makes the folders of every 5th problem (`--every 10` for the first pass, `--arms` for
-the eight problems of each arm) and the first requests; that needs no GPU. Agents answer in STATE.
-Each later call runs every problem for which an answer waits, the shortest first, until `--time-s`
-is over, and prints a line a problem: its state, its best time, those of its peers, and the request
-that is to be answered. After the last round the benchmark's harness judges what was exported
-(judge.py). Packed, STATE goes to another machine and back; it has the same path on both, which
-sessions have their files by.
+`--prepare` does what needs no GPU: it makes the folders of every 5th problem (`--every 10` for
+the first pass, `--arms` for the eight problems of each arm) and writes the first requests; called
+again, it checks the first kernels that agents wrote and drafts their search spaces. Agents answer
+in STATE. Each other call runs every problem for which an answer waits, the shortest first, until
+`--time-s` is over, and prints a line a problem: its state, its best time, those of its peers, and
+the request that is to be answered. After the last round the benchmark's harness judges what was
+exported (judge.py). Packed, STATE goes to another machine and back; it has the same path on both,
+which sessions have their files by.
 
 A GPU runs one problem at a time. Nothing is opened beside what is timed: an opening draws inputs
-on all cores and computes references on the GPU. The first requests, which need neither, are
-written beforehand instead, and further GPUs take further problems.
+on all cores and computes references on the GPU. First kernels, which need neither, are checked
+beforehand instead, and further GPUs take further problems.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ from kernelbench_verified.problems import (
     SESSION,
     Row,
     Step,
+    describe,
+    is_answered,
     make_folder,
+    newest_request,
     pack,
-    read_row,
     rows_in,
     rows_of,
     unpack,
@@ -57,9 +60,10 @@ ROOT = Path(__file__).resolve().parents[2]
 GPU_S, FINALS_S = 240.0, 60.0
 # What is expected of a run of which there was none like it, and of the judge.
 STEP_S, JUDGE_S = 70.0, 60.0
+# Reading a problem, and checking its kernel, on a CPU.
+PREPARE_S = 600.0
 # A run that is interrupted writes its session and ends.
 GRACE_S = 20.0
-KERNEL, TEMPLATE, SPACE = "kernel.cu", "template.cu.j2", "space.yaml"
 # How often a first kernel may be refused; a round counts for itself.
 MOST_REFUSED = 4
 NO_ANSWER, INTERRUPTED = 4, 130
@@ -82,47 +86,28 @@ class Call:
 
 def until_asked() -> list[str]:
     """Let a run end as soon as it needs an answer that is not there."""
-    return ["--wait", "1s"]
+    from tuner.model.settings import SETTINGS
+
+    return ["--step"] if "step" in SETTINGS else ["--wait", "1s"]
 
 
 def words_for(folder: Path, row: Row, device: str) -> list[str]:
     """Write the command that begins a problem's session, or goes on with it."""
+    kernel, arm = [f"{row.problem.name}.cu", "--exchange", EXCHANGE], ARMS[row.arm]
     if (folder / SESSION).exists():
-        return ["--resume", SESSION, "--trust", *until_asked()]
-    arm = ARMS[row.arm]
+        return [*kernel, "--resume", SESSION, *until_asked()]
     return [
-        *(f"{row.problem.name}.py", "--session", SESSION, "--device", device),
-        *("--agent", "files", "--exchange", EXCHANGE, "--rounds", str(ROUNDS)),
-        *("--trials", str(arm.trials), "--seed", str(row.repetition)),
+        *(*kernel, "--agent", "files", "--session", SESSION, "--device", device),
+        *("--rounds", str(ROUNDS), "--trials", str(arm.trials), "--seed", str(row.repetition)),
         *(["--no-mutants"] if arm.profile else ["--no-mutants", "--no-profile"]),
         *([] if device == "host" else ["--peers"]),
         *until_asked(),
     ]
 
 
-def newest_request(folder: Path) -> str:
-    """Name the request that was written last, or what was wrong with its answer; "" for none."""
-    asked = sorted(
-        (folder / EXCHANGE).glob("*/request.md"),
-        key=lambda one: (one.parent.name.startswith("round-"), one.parent.name),
-    )
-    if not asked:
-        return ""
-    problem = asked[-1].with_name("problem.md")
-    return str((problem if problem.exists() else asked[-1]).relative_to(folder))
-
-
-def is_answered(folder: Path, request: str) -> bool:
-    """Tell whether all the files that answer a request are there."""
-    place = (folder / request).parent
-    needed = (KERNEL,) if place.name.startswith("kernel-") else (TEMPLATE, SPACE)
-    sizes = [path.stat().st_size for path in map(place.joinpath, needed) if path.exists()]
-    return len(sizes) == len(needed) and all(sizes)
-
-
 def can_run(folder: Path, row: Row) -> bool:
-    answered = row.state == "asks" and is_answered(folder, row.request)
-    return row.state in ("new", "cut", "tuned") or answered
+    answered = "/round-" in row.request and is_answered(folder, row.request)
+    return row.state in ("ready", "cut", "tuned") or (row.state == "asks" and answered)
 
 
 def expected_s(row: Row) -> float:
@@ -150,7 +135,8 @@ def run_step(folder: Path, row: Row, call: Call) -> None:
         stop.touch()
     limit_s = min(call.left_s, max(call.gpu_s - row.gpu_s, FINALS_S))
     began = time.monotonic()
-    code, out, err = run_tune(words_for(folder, row, call.device), folder, limit_s, call.environ)
+    words = ["-m", "tuner", *words_for(folder, row, call.device), "--json", "--quiet"]
+    code, out, err = run_program(words, folder, limit_s, call.environ)
     seconds = round(time.monotonic() - began, 1)
     row.steps.append(Step(seconds, code, call.device != "host", best_us(folder)))
     row.request = newest_request(folder)
@@ -159,21 +145,18 @@ def run_step(folder: Path, row: Row, call: Call) -> None:
         row.state, row.result = "tuned", result
     elif code == NO_ANSWER and not stop.exists():
         row.state = "asks"
-        refused = len([*(folder / row.request).parent.glob("refused-*")])
-        if "/kernel-" in row.request and refused >= MOST_REFUSED:
-            row.state, row.reason = "lost", f"{refused} first kernels were wrong"
     elif code in (None, INTERRUPTED) and row.gpu_s < call.gpu_s + FINALS_S:
         row.state = "cut"
     else:
         row.state, row.reason = "lost", say_why(err) or f"ended with code {code}, no result"
 
 
-def run_tune(
+def run_program(
     words: Sequence[str], folder: Path, limit_s: float, environ: Mapping[str, str]
 ) -> tuple[int | None, str, str]:
-    """Run `tune` in a folder; return its code, None where it was killed, and what it said."""
+    """Run Python in a folder; return its code, None where it was killed, and what it said."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tuner", *words, "--json", "--quiet"],
+        [sys.executable, *words],
         cwd=folder,
         env=dict(environ),
         text=True,
@@ -211,18 +194,6 @@ def best_us(folder: Path) -> float | None:
         return None
 
 
-def describe(folder: Path, row: Row) -> str:
-    """Write a problem's line."""
-    us = f"{row.best_us:.1f} us" if row.best_us else "-"
-    (found, *_) = row.result.get("workloads") or [{}]
-    peers = {n: one["us"] for n, one in found.get("peers", {}).items() if one and one["us"]}
-    beside = ", ".join(f"{name} {us:.1f}" for name, us in peers.items()) or "-"
-    asked = folder.name + "/" + row.request if row.state == "asks" else row.reason
-    if row.state == "judged":
-        asked = row.judged.get("why") or "correct"
-    return f"{row.key:22} {row.state:6} {row.gpu_s:5.0f} s  {us:>12}  {beside}  {asked}"
-
-
 def run_all(state: Path, calls: Sequence[Call], names: Sequence[str]) -> None:
     """Run what can be, the shortest first, one problem at a time in each call."""
     known = [(f, row) for f, row in rows_in(state) if not names or row.key in names]
@@ -244,21 +215,66 @@ def run_all(state: Path, calls: Sequence[Call], names: Sequence[str]) -> None:
     print("\n".join(["", *(describe(folder, row) for folder, row in rows_in(state))]))
 
 
-def prepare(state: Path, rows: Sequence[Row], calls: Sequence[Call]) -> None:
-    """Make folders and have the first requests written, on the CPU."""
-    made = [(make_folder(state, row, calls[0].benchmark), row) for row in rows]
-    new = [(folder, row) for folder, row in made if read_row(folder).state == "new"]
-    asking = [one for one in new if not (one[0] / f"{one[1].problem.name}.cu").exists()]
+def prepare(state: Path, rows: Sequence[Row], calls: Sequence[Call], tolerance: str) -> None:
+    """Take each problem as far as the CPU can: to its first kernel, checked, and its space."""
+    for row in rows:
+        make_folder(state, row, calls[0].benchmark)
+    left = [(folder, row) for folder, row in rows_in(state) if is_to_prepare(folder, row)]
 
-    def ask(place: int) -> None:
-        for folder, row in asking[place :: len(calls)]:
-            run_step(folder, row, calls[place])
+    def work(place: int) -> None:
+        for folder, row in left[place :: len(calls)]:
+            if calls[place].left_s <= 0:
+                return
+            prepare_one(folder, row, calls[place].environ, tolerance)
             write_row(folder, row)
             print(describe(folder, row), flush=True)
 
     with ThreadPoolExecutor(len(calls)) as pool:
-        for done in [pool.submit(ask, place) for place in range(len(calls))]:
+        for done in [pool.submit(work, place) for place in range(len(calls))]:
             done.result()
+
+
+def is_to_prepare(folder: Path, row: Row) -> bool:
+    asked = "/kernel-" in row.request and is_answered(folder, row.request)
+    return row.state == "new" or (row.state == "asks" and asked)
+
+
+def prepare_one(folder: Path, row: Row, environ: Mapping[str, str], tolerance: str) -> None:
+    """Ask for a problem's kernel, or check it and draft; `tolerance` replaces the drafted one."""
+    name = f"{row.problem.name}.py"
+    code, _, err = run_program([__file__, "--kernel", name], folder, PREPARE_S, environ)
+    row.request = newest_request(folder)
+    if code == NO_ANSWER:
+        refused = len([*(folder / row.request).parent.glob("refused-*")])
+        row.state = "asks" if refused < MOST_REFUSED else "lost"
+        row.reason = f"{refused} first kernels were wrong" if row.state == "lost" else ""
+        return
+    if code == 0:
+        words = ["-m", "tuner", "init", name]
+        code, _, err = run_program(words, folder, PREPARE_S, environ)
+    row.state, row.reason = ("lost", say_why(err) or f"ended with code {code}")
+    if code == 0:
+        row.state, row.reason = "ready", ""
+        for space in folder.glob("search_spaces/*.yaml") if tolerance else ():
+            stated = f": {{absolute: {tolerance}, relative: {tolerance}}}"
+            space.write_text(space.read_text("utf-8").replace(": measured", stated), "utf-8")
+
+
+def ask_for_kernel(problem: str) -> int:
+    """Have a first kernel written and checked on the CPU, in this process and its folder."""
+    from tuner.app.authors import authors
+    from tuner.app.plan import RunOptions
+    from tuner.model.errors import AwaitedError, TunerError
+
+    asked = {"device": "host", "agent": "files", "exchange": EXCHANGE}
+    try:
+        authors().kernel_for(Path(problem), asked, RunOptions(wait_s=1.0), None)
+    except AwaitedError:
+        return NO_ANSWER
+    except TunerError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def main() -> None:
@@ -269,6 +285,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="make folders and first requests")
     parser.add_argument("--every", type=int, default=EVERY, help="which problems to prepare")
     parser.add_argument("--arms", action="store_true", help="prepare the eight of each arm instead")
+    parser.add_argument("--tolerance", default="", help="such as 1e-3, for drafts' `measured`")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--gpus", type=int, default=1, help="how many problems run at a time")
     parser.add_argument("--time-s", type=float, default=540.0, help="what this call may take")
@@ -286,7 +303,7 @@ def main() -> None:
     device = "host" if given.prepare else given.device
     calls = [Call(given.benchmark.resolve(), device, ends, environ | one) for one in own]
     if given.prepare:
-        prepare(given.state, rows_of(given.every, arms=given.arms), calls)
+        prepare(given.state, rows_of(given.every, arms=given.arms), calls, given.tolerance)
     else:
         run_all(given.state, calls, given.names)
     if given.pack:
@@ -294,4 +311,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--kernel"]:
+        raise SystemExit(ask_for_kernel(sys.argv[2]))
     main()

@@ -124,15 +124,19 @@ def test_problems_go_as_far_as_they_are_answered_on_one_machine_after_another(
     monkeypatch.setattr(run, "MOST_REFUSED", 1)
     state = tmp_path / "state"
     rows = [Row(1, 10, "time"), Row(1, 20), Row(2, 10)]
-    run.prepare(state, rows, [call()])
+    run.prepare(state, rows, [call()], "")
     assert {row.state for _, row in rows_in(state)} == {"asks"}
 
     answer(state, "level1_10", **{"kernel.cu": KERNEL})
     answer(state, "level1_20", **{"kernel.cu": KERNEL.replace("0.5f", "0.25f")})
+    run.prepare(state, [], [call()], "1e-3")
+    assert "out: {absolute: 1e-3, relative: 1e-3}" in (
+        state / "level1_10/search_spaces/level1_10.yaml"
+    ).read_text("utf-8")
     run.run_all(state, [call()], ())
     found = {row.key: row for _, row in rows_in(state)}
     assert found["level1_20"].state == "lost" and "wrong" in found["level1_20"].reason
-    assert len(found["level2_10"].steps) == 1, "nobody has answered"
+    assert not found["level2_10"].steps, "nobody has answered"
     asked = found["level1_10"].request
     assert asked == "exchange/round-01/request.md"
     assert "There are no profiles" in (state / "level1_10" / asked).read_text("utf-8")
