@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gemm_section  # noqa: E402
 import hardware_section  # noqa: E402
+import kernelbench_verified_section  # noqa: E402
 import moe_section  # noqa: E402
 import operators_section  # noqa: E402
 import processes_section  # noqa: E402
@@ -400,6 +401,7 @@ SECTIONS = (
     (moe_section.script, "h200/sglang_script"),
     (moe_section.step, "h200/sglang_step/qwen3-30b-a3b-moe-configs"),
     (steps_section.call_cost, "h200/call_cost"),
+    (kernelbench_verified_section.section, "GPU/kernelbench_verified"),
     (_stand_ins, "h200/stand_ins"),
     (_returned, "h200/returned_results"),
     (seeds_section.two_seeds, "h200/two_seeds"),

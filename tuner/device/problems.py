@@ -100,6 +100,7 @@ class BenchProblem:
 
     def __init__(self, path: Path) -> None:
         self.path, self.what = path, "the problem"
+        self.traced_on: tuple[str, ...] = ("meta", "cpu")
         self.torch = require_torch(path)
         self._tree = ast.parse(read_regular(path))
         self._places: dict[tuple[int, int], str] = {}
@@ -230,7 +231,7 @@ class ProblemModel:
         Returns the inputs by name, the model, and what `forward` gives.
         """
         failed: KernelError | None = None
-        for device in ("meta", "cpu"):
+        for device in self._problem.traced_on:
             try:
                 with (
                     blamed_on(self._problem.path, "`forward` fails"),
@@ -239,7 +240,10 @@ class ProblemModel:
                 ):
                     inputs, _ = self.inputs(device=device)
                     model = self.model(wide=False, device=device)
-                    return inputs, model, model(*inputs.values())
+                    found = model(*inputs.values())
+                # What fails there with other sizes does not take them.
+                self._problem.traced_on = (device,)
+                return inputs, model, found
             except KernelError as error:
                 failed = error
         assert failed is not None

@@ -16,8 +16,9 @@ class RunConfig(Settings):
     `trials` is per workload and candidate, `time_s` for the whole run; None where there is no such
     bound. A search ends where what is untried is thought to save less than `enough` of the best
     time. `rounds` is how often `agent` may write another candidate, and `policy` chooses the one
-    that it builds on. `max_tokens`, `max_cost` and `prices` bound what a model may spend,
-    `exchange` is the folder of the agent `files`, and `sources` are folders an agent may read.
+    that it builds on. Without `profile` it is told times alone. `max_tokens`, `max_cost` and
+    `prices` bound what a model may spend, `exchange` is the folder of the agent `files`, and
+    `sources` are folders an agent may read.
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
     variants is the smallest within `variants_within` of each best, or the best `max_variants`.
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
@@ -25,8 +26,8 @@ class RunConfig(Settings):
     `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
     search tries configs that the space's `prune` leaves out as slow. With `keep_bits` only configs
     whose outputs have the bits of the default config's may win. With `mutants` the first run of a
-    space says how many broken versions of its baseline verification catches. `gpus` are
-    those of several that share the workloads, "" for the one of `device`.
+    space says how many broken versions of its baseline verification catches. `gpus` are those of
+    several that share the workloads, "" for the one of `device`.
     """
 
     space: Path

@@ -214,6 +214,8 @@ class Settings:
         f"{DEFAULT_ROUNDS} by default, 0 for literal.", within=whole(0),
         campaign="how many templates the agent may write, `4`", mcp="How many rounds there are "
         "at most.")
+    profile: bool = setting(True, "Tell the agent times alone: a profile takes seconds.",
+        flag="--no-profile")
     policy: str | None = setting(None, "How to choose the template that a round builds on; by "
         f"default greedy, and mcts from {MCTS_ROUNDS} rounds on.", choices=(MCTS, GREEDY, LLM),
         commands=(SERVE,))

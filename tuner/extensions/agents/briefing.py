@@ -49,14 +49,14 @@ FIRST_PHASES = ("search", "profile")
 class KernelTask:
     """What is tuned, where, and how much a profile can know there.
 
-    `source` is the baseline's text, `reference` that of the float64 reference, "" to leave it out.
-    `operators` has the value chosen for each of the operator's macros.
+    `degree` is None where nothing is profiled. `source` is the baseline's text, `reference` that of
+    the float64 reference, "" to leave it out. `operators` has the value of each of its macros.
     """
 
     spec: KernelSpec
     source: str
     info: DeviceInfo
-    degree: Degree
+    degree: Degree | None
     operators: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
 
@@ -268,7 +268,7 @@ class Briefer:
         session: Session,
         candidates: Candidates,
         info: DeviceInfo,
-        degree: Degree,
+        degree: Degree | None,
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
         source = read_text(plan.spec.source)

@@ -111,6 +111,7 @@ def _author(
         # What earlier runs of the session spent.
         agent.budget.remember(event.entry for event in session.events(Said))
     verifies = "verify" in device.capabilities
+    degree = profiling.degree if plan.config.profile else None
     sources = (*plan.spec.include_dirs, *plan.config.sources)
     tools = ToolSession(
         plan,
@@ -124,9 +125,9 @@ def _author(
     return Author(
         agent=agent,
         policy=policy(plan.config.policy),
-        briefing=Briefer(plan, session, candidates, device.info, profiling.degree).of,
+        briefing=Briefer(plan, session, candidates, device.info, degree).of,
         toolbox=tools.open_round,
-        profiling=profiling,
+        profiling=profiling if plan.config.profile else None,
         verifies=verifies,
     )
 

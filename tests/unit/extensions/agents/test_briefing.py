@@ -116,6 +116,7 @@ def test_a_long_template_is_cut_between_lines_and_says_so(silu, now):
     [
         (Degree.COUNTERS, "Nsight Compute's counters"),
         (Degree.TIMING, "and no counters: they may not be read here"),
+        (None, "There are no profiles: times are all that there is."),
         (Degree.STATIC, "there is no GPU here to profile on"),
     ],
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import import_module
 from itertools import pairwise, product
 from math import prod
@@ -32,7 +32,7 @@ _MOST_KNOBS = 100
 # What reading a line of JSON raises that holds something else than a workload.
 _OF_ANY_KIND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 # What a problem may take to be read, all its runs together; then it is ended from outside.
-LIMIT_S, GRACE_S, MOST_BYTES = 60.0, 5.0, 4 << 30
+LIMIT_S, GRACE_S, MOST_BYTES = 120.0, 5.0, 4 << 30
 _SMALLER = "reading it runs it, with its own sizes and others: let it do no more than compute"
 # Sizes of an axis that a definition leaves open and no workload says.
 _GUESSED = (1, 64, 4096)
@@ -85,8 +85,21 @@ def states_problem(path: Path) -> bool:
 def statement_of(path: Path) -> Statement:
     """Read what a problem states in a process that it may stop, end or fill.
 
-    Raises `KernelError` in one sentence for what cannot be said.
+    A problem that has not changed is read once. Raises `KernelError` in one sentence for what
+    cannot be said.
     """
+    if not is_problem(path):  # a definition, whose workloads are other files, or a mistake
+        return _read_apart(path)
+    asked = path.resolve(), read_regular(path)
+    if asked not in _READ:
+        _READ[asked] = _read_apart(path)
+    return replace(_READ[asked], path=path)
+
+
+_READ: dict[tuple[Path, bytes], Statement] = {}
+
+
+def _read_apart(path: Path) -> Statement:
     child = Child(_ProblemReader, (), "tune-problem")
     try:
         read = child.call("read", path, LIMIT_S, timeout_s=LIMIT_S + GRACE_S)
@@ -151,7 +164,9 @@ def _of_module(problem: BenchProblem) -> Statement:
     tensors = [*_tensors(problem, base)]
     ranks = [tuple(tensor.shape) for _, _, tensor in tensors]
 
-    def extents(sizes: Sizes) -> tuple[int, ...] | None:
+    @cache
+    def extents_of(changed: frozenset[tuple[str, int]]) -> tuple[int, ...] | None:
+        sizes = {**base, **dict(changed)}
         try:
             found = [tuple(tensor.shape) for _, _, tensor in _tensors(problem, sizes)]
         except KernelError as error:  # the problem does not take these sizes
@@ -164,11 +179,20 @@ def _of_module(problem: BenchProblem) -> Statement:
             raise KernelError("gives other arrays when it is run again", path=problem.path)
         return tuple(n for shape in found for n in shape) if same else None
 
+    def extents(sizes: Sizes) -> tuple[int, ...] | None:
+        return extents_of(frozenset(sizes.items() - base.items()))
+
+    extents(base)  # at once, for it may change from run to run
     taken = {name for name, _, _ in tensors} | RESERVED_NAMES
     # What sizes the inputs comes first: a filter's width gives way to that of an image.
     names = [name for name in base if name not in taken]
-    names.sort(key=lambda name: not _sizes_inputs(problem, name))
-    axes, texts = shapes_over(names, base, extents)
+    inner = {name: not _sizes_inputs(problem, name) for name in names}
+    names.sort(key=inner.__getitem__)
+    # A large problem is run as seldom as can be.
+    near = small_sizes([name for name in names if not inner[name]], base, extents, 0)
+    axes, texts = shapes_over(names, base, extents, near) if near else ([], [])
+    if not axes:
+        axes, texts = shapes_over(names, base, extents, base)
     axes = [name for name in base if name in axes]
     if not axes:
         raise KernelError(
@@ -395,15 +419,19 @@ _MOST_SHIFT = 64
 _SMALL = (5, 7, 11, 13, 9, 17, 19, 33, 8, 16, 32, 64, 128, 256)
 
 
-def shapes_over(names: Sequence[str], base: Sizes, extents: Extents) -> tuple[list[str], list[str]]:
+def shapes_over(
+    names: Sequence[str], base: Sizes, extents: Extents, near: Sizes
+) -> tuple[list[str], list[str]]:
     """Find the axes among `names`, and each extent as an expression over them.
 
-    A name whose sizes the problem does not take, or that an extent depends on in another way than
-    by a line, a division, a product or a sum, is no axis: of several, the later in `names`.
+    Sizes are changed around `near`, and what is found holds at `base` as well; nothing is found
+    where that cannot be. A name whose sizes the problem does not take, or that an extent depends on
+    in another way than by a line, a division, a product or a sum, is no axis: of several, the later
+    in `names`.
     """
-    axes = [name for name in names if _moves(name, base, extents)]
+    axes = [name for name in names if _moves(name, near, extents)]
     while True:
-        samples = [*_samples(axes, base, extents)]
+        samples = [*_samples(axes, near, extents), *_samples([], base, extents)]
         found = [_expression(place, axes, samples) for place in range(len(samples[0][1]))]
         expressions = [text for text in found if text is not None]
         # what is nowhere an extent of its own is a setting, such as a kernel's width
@@ -412,6 +440,8 @@ def shapes_over(names: Sequence[str], base: Sizes, extents: Extents) -> tuple[li
             return axes, expressions
         if len(expressions) < len(found):
             settings = [axis for axis in axes if _depends(found.index(None), axis, samples)][-1:]
+            if not settings:
+                return [], []
         axes = [axis for axis in axes if axis not in settings]
 
 

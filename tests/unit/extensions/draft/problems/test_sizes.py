@@ -27,11 +27,13 @@ BASE = {"N": 8, "H": 32, "W": 48, "k": 3}
         (lambda s: s["H"] + s["W"] + 1, "H + W + 1"),
     ],
 )
-def test_an_extent_is_found_as_an_expression(extent: object, text: str) -> None:
+@pytest.mark.parametrize("near", [BASE, {**BASE, "H": 12, "W": 7}])
+def test_an_extent_is_found_as_an_expression(extent: object, text: str, near: Sizes) -> None:
     axes, texts = shapes_over(
         ["N", "H", "W"],
         BASE,
         lambda s: (s["N"], s["H"], s["W"], extent(s)),  # type: ignore[operator]
+        near,
     )
     assert axes == ["N", "H", "W"]
     assert texts == ["N", "H", "W", text]
@@ -39,20 +41,27 @@ def test_an_extent_is_found_as_an_expression(extent: object, text: str) -> None:
 
 def test_a_filter_width_gives_way_to_what_sizes_the_input() -> None:
     axes, texts = shapes_over(
-        ["H", "k"], BASE, lambda s: (s["H"], s["k"], (s["H"] - s["k"]) // 2 + 1)
+        ["H", "k"], BASE, lambda s: (s["H"], s["k"], (s["H"] - s["k"]) // 2 + 1), BASE
     )
     assert axes == ["H"]
     assert texts == ["H", "3", "(H - 1) // 2"]
 
 
 def test_a_size_that_may_not_change_is_no_axis() -> None:
-    axes, texts = shapes_over(["H", "k"], BASE, lambda s: (s["H"], s["k"]) if s["k"] == 3 else None)
+    axes, texts = shapes_over(
+        ["H", "k"], BASE, lambda s: (s["H"], s["k"]) if s["k"] == 3 else None, BASE
+    )
     assert (axes, texts) == (["H"], ["H", "3"])
 
 
 def test_what_is_nowhere_an_extent_itself_is_a_setting() -> None:
-    axes, texts = shapes_over(["H", "k"], BASE, lambda s: (s["H"], s["H"] + s["k"]))
+    axes, texts = shapes_over(["H", "k"], BASE, lambda s: (s["H"], s["H"] + s["k"]), BASE)
     assert (axes, texts) == (["H"], ["H", "H + 3"])
+
+
+def test_what_holds_near_and_not_at_the_sizes_themselves_is_not_said() -> None:
+    near = {**BASE, "H": 9}
+    assert shapes_over(["H"], BASE, lambda s: (s["H"], min(s["H"], 30)), near) == ([], [])
 
 
 def test_small_sizes_differ_from_axis_to_axis_and_are_taken() -> None:

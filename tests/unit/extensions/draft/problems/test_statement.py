@@ -9,7 +9,12 @@ import pytest
 from torch_here import needs_torch
 
 from tuner.extensions.draft.problems.kernel import skeleton
-from tuner.extensions.draft.problems.statement import Statement, read_statement, states_problem
+from tuner.extensions.draft.problems.statement import (
+    Statement,
+    read_statement,
+    statement_of,
+    states_problem,
+)
 from tuner.model.errors import InputError, KernelError
 
 pytestmark = needs_torch
@@ -64,6 +69,21 @@ def test_axes_are_the_constants_that_the_inputs_are_made_of(tmp_path: Path) -> N
         ("out", ("rows",), "output", ""),
     ]
     assert found.sizes_from == "problem.py, rows in line 4, columns in line 5"
+
+
+def test_a_problem_is_read_once_and_seldom_run_at_its_own_sizes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    noted = f"with open({str(log)!r}, 'a') as log: log.write(f'{{x.shape[0]}} ')"
+    forward = f"{noted}\n        return x.cumsum(1)"
+    stated(tmp_path, forward)
+    runs = log.read_text().split()
+    assert len(runs) > 10 and runs.count("24") < 5, runs
+    first = statement_of(tmp_path / "problem.py")
+    runs = log.read_text().split()
+    assert statement_of(tmp_path / "problem.py") == first
+    assert log.read_text().split() == runs
+    stated(tmp_path, "return x.sum(dim=1)")
+    assert statement_of(tmp_path / "problem.py").outputs != first.outputs
 
 
 def test_literals_in_the_inputs_are_axes_by_their_number(tmp_path: Path) -> None:

@@ -1,0 +1,238 @@
+"""Ask KernelBench-Verified's own harness what it says of a tuned problem, and collect the results.
+
+    python benchmarks/kernelbench_verified/judge.py STATE [--to FILE]
+
+Without a GPU: reads all rows, writes the result file that docs/results.md is made from, and copies
+what agents wrote into `kernels/`. run.py calls `judge` after a problem's last round: the export is
+written, and the harness runs it in a process of its own, with its hidden tests, its timer and its
+measure of memory; then it times the problem itself with TF32, in another process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from environment import RESULTS, provenance, write_result
+from kernelbench_verified.problems import EXCHANGE, KERNELS, SESSION, Problem, Row, rows_in
+
+OUT = RESULTS.parent / "h200/kernelbench_verified.json"
+EXPORTED = "answer"
+# As the benchmark's own script has them.
+CORRECT_TRIALS, PERF_TRIALS, TIMEOUT_S = 5, 100, 180.0
+LEFT = "PyTorch computes it"
+PEERS = ("eager", "torch.compile", "torch.compile-max")
+ANSWERS = ("kernel.cu", "template.cu.j2", "space.yaml", "plan.json")
+
+
+def judge(
+    folder: Path, row: Row, benchmark: Path, environ: Mapping[str, str], left_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """Export a session and have the harness judge it; `why` is empty where it is correct.
+
+    Gives nothing where `left_s` was too little to say anything.
+    """
+    words = ("export", SESSION, "--to", EXPORTED, "--format", "kernelbench")
+    tune = [sys.executable, "-m", "tuner", *words]
+    done = subprocess.run(
+        tune, cwd=folder, env=dict(environ), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return {"correct": False, "why": f"not exported: {done.stderr.strip()[:300]}"}
+    (answer,) = (folder / EXPORTED).glob("*.py")
+    try:
+        began = time.monotonic()
+        eager = run_harness(row.problem, benchmark, environ, min(left_s, TIMEOUT_S), None)
+        left_s -= time.monotonic() - began
+        found = run_harness(row.problem, benchmark, environ, min(left_s, TIMEOUT_S), answer)
+    except subprocess.TimeoutExpired:
+        if left_s < TIMEOUT_S:
+            return {}
+        found, eager = {"correct": False, "why": f"it took the harness over {TIMEOUT_S:.0f} s"}, {}
+    return found | {"eager": eager}
+
+
+def run_harness(
+    problem: Problem,
+    benchmark: Path,
+    environ: Mapping[str, str],
+    timeout_s: float,
+    answer: Path | None,
+) -> dict[str, Any]:
+    """Have the harness judge an answer, or time the problem, in a process that may crash."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "judged.json"
+        words = [str(benchmark), str(problem.level), str(problem.pid), str(answer or ""), str(out)]
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).resolve()), "--ask", *words],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if out.exists():
+            read: dict[str, Any] = json.loads(out.read_text("utf-8"))
+            return read
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return {"correct": False, "why": f"the harness ended: {last[:300]}"}
+
+
+def ask_harness(benchmark: Path, problem: Problem, answer: Path | None) -> dict[str, Any]:
+    """Have the harness judge an answer, or time the problem itself with TF32, in this process."""
+    import torch
+
+    # The package's other module, which wants the clients of ten services, does nothing here.
+    sys.modules["src.utils"] = ModuleType("src.utils")
+    sys.path.insert(0, str(benchmark))
+    from src import eval as harness  # type: ignore[import-not-found]
+
+    device, text = torch.device("cuda:0"), problem.path(benchmark).read_text("utf-8")
+    if answer is None:
+        return _time_problem(torch, harness, text, device)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = harness.eval_kernel_against_ref(
+            original_model_src=text,
+            custom_model_src=answer.read_text("utf-8"),
+            num_correct_trials=CORRECT_TRIALS,
+            num_perf_trials=PERF_TRIALS,
+            measure_performance=True,
+            device=device,
+            hidden_test_path=str(problem.hidden_tests(benchmark)),
+        )
+    said = {name: str(value)[:300] for name, value in (found.metadata if found else {}).items()}
+    # What an export leaves to PyTorch is right, and no kernel of ours.
+    if left := [str(one.message) for one in warned if LEFT in str(one.message)]:
+        said["not ours"] = left[0]
+    correct = bool(found and found.correctness) and not left
+    wrong = "; ".join(f"{n}: {v}" for n, v in said.items() if n not in ("hardware", "device"))
+    return {
+        "correct": correct,
+        "why": "" if correct else wrong or "it was not judged",
+        "ms": found.runtime if correct else None,
+        "peak_bytes": found.peak_memory if correct else None,
+    }
+
+
+def _time_problem(torch: Any, harness: Any, text: str, device: Any) -> dict[str, Any]:
+    """Time a problem as the harness times answers, as PyTorch's users have it."""
+    torch.set_float32_matmul_precision("high")
+    make, init, inputs = harness.load_original_model_and_inputs(text, {})
+    with torch.no_grad():
+        harness.set_seed(42)
+        model = make(*init()).to(device)
+        given = [one.to(device) if hasattr(one, "to") else one for one in inputs()]
+        times = harness.time_execution_with_cuda_event(
+            model, *given, num_trials=PERF_TRIALS, verbose=False, device=device
+        )
+        memory = harness.get_memory_stats(model, *given, device=device)
+    return {
+        "ms": harness.get_timing_stats(times, device=device)["mean"],
+        "peak_bytes": memory["peak_bytes"],
+    }
+
+
+def collect(state: Path) -> list[dict[str, Any]]:
+    """List what became of every problem, also of those that were lost or are under way."""
+    return [_result_of(folder, row) for folder, row in rows_in(state)]
+
+
+def _result_of(folder: Path, row: Row) -> dict[str, Any]:
+    (tuned, *_) = row.result.get("workloads") or [{}]
+    peers = tuned.get("peers", {})
+    timed = {n: peers[n]["us"] for n in PEERS if peers.get(n) and peers[n]["us"]}
+    judged = {n: v for n, v in row.judged.items() if n != "eager"}
+    return {
+        "level": row.level,
+        "pid": row.pid,
+        "arm": row.arm,
+        "repetition": row.repetition,
+        "state": row.state,
+        "reason": row.reason or row.judged.get("why", ""),
+        "tuned_us": tuned.get("tuned_us"),
+        "candidate": tuned.get("candidate"),
+        "config": tuned.get("config"),
+        "peers_us": timed,
+        "judged": judged,
+        "eager": row.judged.get("eager", {}),
+        "gpu_s": round(row.gpu_s, 1),
+        "rounds": [
+            {n: one[n] for n in ("end", "speedup", "search_gain", "change")}
+            for one in row.result.get("rounds", [])
+        ],
+        **_said(folder),
+    }
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """Count the words of requests and answers, and add up the tokens that agents state."""
+    requests = [_words(one) for one in sorted((folder / EXCHANGE).glob("*/request.md"))]
+    answers = [*_answers(folder)]
+    stated = [json.loads(one.read_text("utf-8")) for one in folder.glob(f"{EXCHANGE}/*/agent.json")]
+    tokens = [one["tokens"] for one in stated if one.get("tokens")]
+    return {
+        "request_words": requests,
+        "answer_words": sum(map(_words, answers)),
+        "answers": len({one.parent for one in answers}),
+        "tokens": sum(tokens) if tokens else None,
+        "agents": sorted({str(one["agent"]) for one in stated}),
+    }
+
+
+def _answers(folder: Path) -> Iterator[Path]:
+    for place in ("*", "*/[a-z]", "*/refused-*"):
+        for name in ANSWERS:
+            yield from (folder / EXCHANGE).glob(f"{place}/{name}")
+
+
+def _words(path: Path) -> int:
+    return len(path.read_text("utf-8", errors="replace").split())
+
+
+def keep_kernels(state: Path, kernels: Path = KERNELS) -> None:
+    """Copy what agents wrote, which is ours; requests hold the benchmark's text and are not."""
+    for folder, row in rows_in(state):
+        for path in _answers(folder):
+            if row.repetition or path.parent.name.startswith("refused-"):
+                continue
+            place = path.parent.relative_to(folder / EXCHANGE)
+            place = Path() if place.name.startswith("kernel-") else place
+            target = kernels / row.problem.name / place / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("state", type=Path)
+    parser.add_argument("--to", type=Path, default=OUT)
+    parser.add_argument("--gpu", default="NVIDIA H200")
+    given = parser.parse_args()
+    rows = collect(given.state)
+    keep_kernels(given.state)
+    content = {"benchmark": "kernelbench_verified", "rows": rows, "environment": provenance()}
+    content["environment"]["device"] = given.gpu
+    write_result(given.to, content)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--ask"]:
+        place, level, pid, text, to = sys.argv[2:]
+        asked = Problem(int(level), int(pid))
+        found = ask_harness(Path(place), asked, Path(text) if text else None)
+        Path(to).write_text(json.dumps(found), "utf-8")
+    else:
+        main()
