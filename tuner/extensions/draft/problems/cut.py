@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from tuner.analysis.roofline import peak_gflops
 from tuner.device.recorded.recording import RecordedDeviceInfo
-from tuner.extensions.draft.problems.graph import LIBRARIES, Graph, Node, Tensor
+from tuner.extensions.draft.problems.graph import LIBRARIES, Graph, Node, Source, Tensor
 from tuner.model.errors import InputError
 
 _PEAKS = {"torch.float32": "tf32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
@@ -64,6 +64,11 @@ class Cut:
         """Give what each name holds; of several results a node's items have names of their own."""
         given = {name: source.tensor for name, source in self.graph.sources.items()}
         return given | {node.name: node.results[0] for node in self.graph.nodes}
+
+    def source_of(self, name: str) -> Source | None:
+        """Find the input or weight that something is, or is a view of."""
+        views = {node.name: node.reads[0] for node in self.graph.nodes if node.view and node.reads}
+        return self.graph.sources.get(views.get(name, name))
 
 
 def kept_nodes(graph: Graph, keep: Sequence[str] | None) -> set[str]:

@@ -16,10 +16,10 @@ from tuner.model import TUNER_VERSION
 _OWN_NAMES = frozenset({"self", "torch", "aten", "inputs"})
 PART = '''"""Part `{part}` of {problem}, cut by tune {version}: a problem of its own.
 
-{inputs}
+{said}
 """
 
-import torch
+{imports}
 
 aten = torch.ops.aten
 {sizes}
@@ -127,12 +127,13 @@ class Facts:
 
 
 class _Names:
-    """Names of one text: each once, none of Python's."""
+    """Names of one text: each once, none of Python's; `anew` numbers them in the text's order."""
 
-    def __init__(self, taken: Sequence[str] = ()) -> None:
-        self._taken, self.known = {*_OWN_NAMES, *taken}, dict[str, str]()
+    def __init__(self, taken: Sequence[str] = (), *, anew: bool = False) -> None:
+        self._taken, self.known, self._anew = {*_OWN_NAMES, *taken}, dict[str, str](), anew
 
     def add(self, name: str, wish: str) -> str:
+        wish = re.sub(r"_\d+$", "", wish) if self._anew else wish
         wish = re.sub(r"\W", "_", wish).strip("_") or "x"
         wish = f"{wish}_" if keyword.iskeyword(wish) else wish
         found, count = wish, 1
@@ -147,7 +148,7 @@ class _Names:
 class _Sizes:
     """The module's constants of a part: sizes of its inputs that sizes of the problem change."""
 
-    def __init__(self, graph: Graph, cut: Cut, part: Part, knobs: Sequence[str]) -> None:
+    def __init__(self, cut: Cut, part: Part, knobs: Sequence[str]) -> None:
         tensors = cut.tensors()
         shapes = [extent for name in part.inputs for extent in tensors[name].shape]
         self.named: dict[Size, str] = {}
@@ -181,36 +182,31 @@ class _Sizes:
         return str(wanted[0])
 
 
-def part_text(cut: Cut, part: Part, facts: Facts, name: str = "") -> str:
-    """Write a part as a KernelBench problem; parts whose problems differ in nothing are the same."""
-    sizes, names, tensors = _Sizes(cut.graph, cut, part, facts.knobs), _Names(), cut.tensors()
-    for size in sizes.named.values():
-        names.add(f"size {size}", size)
+def part_text(cut: Cut, part: Part, facts: Facts, *, alike: bool = False) -> str:
+    """Write a part as a KernelBench problem; `alike` as all are that compute the same."""
+    sizes, tensors = _Sizes(cut, part, facts.knobs), cut.tensors()
+    names = _Names([*sizes.named.values()], anew=True)
+    drawn, said = [], []
     for one in part.inputs:
-        source = cut.graph.sources.get(one)
-        own = next((node for node in cut.graph.nodes if node.name == one), None)
-        if own is not None and own.view and own.reads and own.reads[0] in cut.graph.sources:
-            source = cut.graph.sources[own.reads[0]]  # a weight with other dimensions
-        wish = source.target.rpartition(".")[2] if source else re.sub(r"_\d+$", "", one)
-        names.add(one, wish)
+        source = cut.source_of(one)
+        wish = source.target.rpartition(".")[2] if source else one
+        names.add(one, "x" if alike else wish)
+        shape = ", ".join(map(sizes.write, tensors[one].shape)) or "()"
+        how = tensors[one].dtype + "({shape})" if alike else facts.drawn[one]
+        drawn.append(how.format(shape=shape))
+        said.append(f"{names.known[one]}: {f'{source.target}, {source.kind}' if source else one}")
     arguments = [names.known[one] for one in part.inputs]
     device = f"{arguments[0]}.device" if arguments else "torch.get_default_device()"
     lines = [*_calls(cut.graph, part.nodes, names, sizes, device)]
-    results = ", ".join(names.known[one] for one in part.outputs)
-    lines.append(f"return {results}")
-    drawn, said = [], []
-    for one in part.inputs:
-        shape = ", ".join(map(sizes.write, tensors[one].shape)) or "()"
-        drawn.append(facts.drawn[one].format(shape=shape))
-        source = cut.graph.sources.get(one)
-        said.append(f"{names.known[one]}: {f'{source.target}, {source.kind}' if source else one}")
-    constants = [f"{n} = {size.values[0]}\n" for size, n in sizes.named.items()]
+    lines.append(f"return {', '.join(names.known[one] for one in part.outputs)}")
+    unpack = "import base64\nimport zlib\n\n" if any("zlib." in one for one in drawn) else ""
     return PART.format(
-        part=name or part.name,
+        part="" if alike else part.name,
         problem=facts.problem,
         version=TUNER_VERSION,
-        inputs="\n".join(said),
-        sizes="".join(constants),
+        said="" if alike else "\n".join(said),
+        imports=f"{unpack}import torch",
+        sizes="".join(f"{name} = {size.values[0]}\n" for size, name in sizes.named.items()),
         arguments=", ".join(arguments),
         body="\n".join(f"        {line}" for line in lines),
         drawn="\n".join(f"        {line}," for line in drawn),

@@ -80,8 +80,7 @@ def propose(
     """Cut a problem; raise `KernelError` where it cannot be cut, or the cut changes results."""
     problem, rates = _Problem(path, keep, given or {}), Rates(gpu)
     cut = problem.cut
-    texts = {part.name: part_text(cut, part, problem.facts, "-") for part in cut.parts}
-    bodies = {name: text.partition("import torch")[2] for name, text in texts.items()}
+    bodies = {part.name: part_text(cut, part, problem.facts, alike=True) for part in cut.parts}
     first = {body: name for name, body in reversed(bodies.items())}
     uses = {name: first[body] for name, body in bodies.items()}
     files = {
