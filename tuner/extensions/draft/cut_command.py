@@ -120,7 +120,6 @@ def as_text(proposal: Proposal) -> list[str]:
         where = "kernel" if step.is_part else "PyTorch"
         if step.problem not in ("", step.name):
             where = f"as {step.problem}"
-        nodes = step.nodes if step.is_part else step.operators
         rows.append(
             (
                 step.name,
@@ -129,7 +128,7 @@ def as_text(proposal: Proposal) -> list[str]:
                 f"{worth.flops / 1e9:,.1f}",
                 f"{worth.floor_us:,.1f}",
                 f"{worth.one_by_one_us:,.1f}",
-                ", ".join(nodes),
+                ", ".join(step.nodes),
             )
         )
     widths = [max(len(row[place]) for row in rows) for place in range(6)]

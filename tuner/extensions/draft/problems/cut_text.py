@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import keyword
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import combinations_with_replacement
 from typing import Any
 
-from tuner.extensions.draft.problems.cut import Cut, Part, references
-from tuner.extensions.draft.problems.graph import Graph, Literal, Node, Ref, Size, Source
+from tuner.extensions.draft.problems.cut import Cut
+from tuner.extensions.draft.problems.graph import Size, Trace, is_constant
 from tuner.model import TUNER_VERSION
 
-_OWN_NAMES = frozenset({"self", "torch", "aten", "inputs"})
+# What FX adds to a line to free what is read for the last time.
+_FREED = re.compile(r";  [\w =]+ = None$", re.MULTILINE)
 PART = '''"""Part `{part}` of {problem}, cut by tune {version}: a problem of its own.
 
 {said}
 """
 
 {imports}
-
-aten = torch.ops.aten
 {sizes}
 
 class Model(torch.nn.Module):
-    def forward(self, {arguments}):
-{body}
+{forward}
 
 
 def get_inputs():
@@ -73,10 +73,7 @@ _cut_problem = _cut_module("_cut_{digest}", _CUT_PROBLEM)
 _cut_parts = {{name: _cut_part(name)() for name in _CUT_PARTS}}
 
 
-def _cut_forward(self, {arguments}):
-    """Compute what the problem's `forward` does, with these weights."""
-    aten, parts = torch.ops.aten, _cut_parts
-{body}
+{forward}
 
 
 def _cut_shapes(inputs):
@@ -114,205 +111,184 @@ class Facts:
     """What a cut's text says besides its graph.
 
     `knobs` are the sizes that may change, in the order of `Size`; `drawn` how a part's input is
-    drawn, by its name in the graph, with `{shape}` for its extents.
+    drawn, by part and name, with `{shape}` for its extents.
     """
 
     problem: str
     text: str
     made: str
-    arguments: tuple[str, ...]
-    shapes: str
     knobs: tuple[str, ...]
-    drawn: Mapping[str, str]
+    drawn: Mapping[tuple[str, str], str]
 
 
-class _Names:
-    """Names of one text: each once, none of Python's; `anew` numbers them in the text's order."""
+class _Text:
+    """What FX writes as it stands."""
 
-    def __init__(self, taken: Sequence[str] = (), *, anew: bool = False) -> None:
-        self._taken, self.known, self._anew = {*_OWN_NAMES, *taken}, dict[str, str](), anew
+    def __init__(self, text: str) -> None:
+        self._text = text
 
-    def add(self, name: str, wish: str) -> str:
-        wish = re.sub(r"_\d+$", "", wish) if self._anew else wish
-        wish = re.sub(r"\W", "_", wish).strip("_") or "x"
-        wish = f"{wish}_" if keyword.iskeyword(wish) else wish
-        found, count = wish, 1
-        while found in self._taken:
-            count += 1
-            found = f"{wish}_{count}"
-        self._taken.add(found)
-        self.known[name] = found
-        return found
+    def __repr__(self) -> str:
+        return self._text
 
 
 class _Sizes:
     """The module's constants of a part: sizes of its inputs that sizes of the problem change."""
 
-    def __init__(self, cut: Cut, part: Part, knobs: Sequence[str]) -> None:
-        tensors = cut.tensors()
-        shapes = [extent for name in part.inputs for extent in tensors[name].shape]
-        self.named: dict[Size, str] = {}
-        for size in dict.fromkeys(one for one in shapes if isinstance(one, Size)):
-            moved = [k for k, value in enumerate(size.values[1:]) if value != size.values[0]]
-            own = [knobs[k] for k in moved]
-            exact = len(own) == 1 and size.values[moved[0] + 1] == 2 * size.values[0]
-            wish = own[0] if exact else f"{'_'.join(own)}_{size.values[0]}"
-            self.named[size] = wish if wish not in self.named.values() else f"{wish}_{len(own)}"
+    def __init__(self, extents: Sequence[int], knobs: Sequence[str]) -> None:
+        self.named: dict[tuple[int, ...], str] = {}
+        for values in dict.fromkeys(one.values for one in extents if isinstance(one, Size)):
+            moved = [k for k, value in enumerate(values[1:]) if value != values[0]]
+            name = "_".join(knobs[k] for k in moved)
+            exact = len(moved) == 1 and values[moved[0] + 1] == 2 * values[0]
+            wish = name if exact else f"{name}_{values[0]}"
+            count = [*self.named.values()].count(wish)
+            self.named[values] = wish if not count else f"{wish}_{len(self.named)}"
 
-    def write(self, value: int | Size) -> str:
+    def write(self, value: int) -> str:
         """Write a number over the constants where it is one, a product, a quotient or a sum."""
-        if isinstance(value, int):
-            return str(value)
-        if value in self.named:
-            return self.named[value]
+        if not isinstance(value, Size) or value.values in self.named:
+            return self.named[value.values] if isinstance(value, Size) else repr(value)
         wanted = value.values
-        for (size, name), (other, last) in combinations_with_replacement(self.named.items(), 2):
-            if all(a * b == c for a, b, c in zip(size.values, other.values, wanted, strict=True)):
+        for (some, name), (others, last) in combinations_with_replacement(self.named.items(), 2):
+            if all(a * b == c for a, b, c in zip(some, others, wanted, strict=True)):
                 return f"{name} * {last}"
-        for size, name in self.named.items():
-            pairs = [*zip(size.values, wanted, strict=True)]
+        for some, name in self.named.items():
+            pairs = [*zip(some, wanted, strict=True)]
             first, found = pairs[0]
-            if all(found * a == first * c for a, c in pairs):
-                if found % first == 0:
-                    return f"{name} * {found // first}"
-                if first % found == 0:
-                    return f"{name} // {first // found}"
+            if all(found * a == first * c for a, c in pairs) and found % first == 0:
+                return f"{name} * {found // first}"
+            if all(found * a == first * c for a, c in pairs) and first % found == 0:
+                return f"{name} // {first // found}"
             if all(c - a == found - first for a, c in pairs):
                 return f"{name} {'+' if found > first else '-'} {abs(found - first)}"
-        return str(wanted[0])
+        return repr(int(value))
 
 
-def part_text(cut: Cut, part: Part, facts: Facts, *, alike: bool = False) -> str:
+def part_text(cut: Cut, name: str, facts: Facts, *, alike: bool = False) -> str:
     """Write a part as a KernelBench problem; `alike` as all are that compute the same."""
-    sizes, tensors = _Sizes(cut, part, facts.knobs), cut.tensors()
-    names = _Names([*sizes.named.values()], anew=True)
+    inputs = inputs_of(cut.parts[name])
+    sizes = _Sizes([one for node in inputs for one in node.meta["shape"]], facts.knobs)
+
+    def wish(node: Any) -> str:
+        source = node.meta.get("source") if node in inputs else None
+        own = source.target.rpartition(".")[2] if source else re.sub(r"_\d+$", "", node.name)
+        return "x" if alike and node in inputs else own
+
+    taken = [*sizes.named.values()]
+    forward, names = _write(cut.parts[name], wish, {}, sizes.write, taken)
     drawn, said = [], []
-    for one in part.inputs:
-        source = cut.source_of(one)
-        wish = source.target.rpartition(".")[2] if source else one
-        names.add(one, "x" if alike else wish)
-        shape = ", ".join(map(sizes.write, tensors[one].shape)) or "()"
-        how = tensors[one].dtype + "({shape})" if alike else facts.drawn[one]
-        drawn.append(how.format(shape=shape))
-        said.append(f"{names.known[one]}: {f'{source.target}, {source.kind}' if source else one}")
-    arguments = [names.known[one] for one in part.inputs]
-    device = f"{arguments[0]}.device" if arguments else "torch.get_default_device()"
-    lines = [*_calls(cut.graph, part.nodes, names, sizes, device)]
-    lines.append(f"return {', '.join(names.known[one] for one in part.outputs)}")
+    for node in inputs:
+        shape = ", ".join(map(sizes.write, node.meta["shape"])) or "()"
+        how = f"{node.meta['val'].dtype}({{shape}})" if alike else facts.drawn[name, node.name]
+        drawn.append(f"        {how.format(shape=shape)},")
+        source = node.meta.get("source")
+        what = f"{source.target}, {source.kind}" if source else node.name
+        said.append(f"{names[node]}: {what}")
     unpack = "import base64\nimport zlib\n\n" if any("zlib." in one for one in drawn) else ""
+    endless = "from math import inf, nan\n\n" if re.search(r"\b(inf|nan)\b", forward) else ""
+    constants = "".join(f"\n{n} = {values[0]}" for values, n in sizes.named.items())
     return PART.format(
-        part="" if alike else part.name,
+        part="" if alike else name,
         problem=facts.problem,
         version=TUNER_VERSION,
         said="" if alike else "\n".join(said),
-        imports=f"{unpack}import torch",
-        sizes="".join(f"{name} = {size.values[0]}\n" for size, name in sizes.named.items()),
-        arguments=", ".join(arguments),
-        body="\n".join(f"        {line}" for line in lines),
-        drawn="\n".join(f"        {line}," for line in drawn),
+        imports=f"{unpack}{endless}import torch",
+        sizes=f"{constants}\n" if constants else "",
+        forward=textwrap.indent(forward, "    "),
+        drawn="\n".join(drawn),
     )
-
-
-def _calls(
-    graph: Graph,
-    nodes: Sequence[Node],
-    names: _Names,
-    sizes: _Sizes | None,
-    device: str,
-) -> Iterator[str]:
-    for node in nodes:
-        for one in node.reads:
-            source = graph.sources.get(one)
-            if source is not None and source.kind == "constant" and one not in names.known:
-                yield f"{names.add(one, 'constant')} = {_constant(source, device)}"
-        yield _call(node, names, sizes, device)
-
-
-def _constant(source: Source, device: str) -> str:
-    return f"torch.tensor({source.values}, dtype={source.tensor.dtype}, device={device})"
-
-
-def _call(node: Node, names: _Names, sizes: _Sizes | None, device: str) -> str:
-    def text(value: Any) -> str:
-        if isinstance(value, Ref):
-            return names.known[value.name]
-        if isinstance(value, Size):
-            return sizes.write(value) if sizes else str(value.values[0])
-        if isinstance(value, Literal):
-            return device if value.text == "device" else value.text
-        if isinstance(value, list):
-            return f"[{', '.join(map(text, value))}]"
-        if isinstance(value, tuple):
-            return f"({''.join(f'{text(one)}, ' for one in value).strip()})"
-        if isinstance(value, float) and repr(value) in ("inf", "-inf", "nan"):
-            return f'float("{value!r}")'
-        return repr(value)
-
-    if node.call == "getitem":
-        called = f"{text(node.args[0])}[{node.args[1]}]"
-    else:
-        given = [*map(text, node.args), *(f"{n}={text(one)}" for n, one in node.named.items())]
-        called = f"{node.call}({', '.join(given)})"
-    return f"{names.add(node.name, node.name)} = {called}"
 
 
 def whole_text(
-    cut: Cut, facts: Facts, files: Mapping[str, str], problems: Mapping[str, str], digest: str
+    cut: Cut, trace: Trace, facts: Facts, files: Mapping[str, str], uses: Mapping[str, str]
 ) -> str:
-    """Write `ModelNew`: `files` are the parts' texts, `problems` which of them a part is."""
-    names, tensors = _Names([*facts.arguments, "parts"]), cut.tensors()
-    lines = []
-    first = ""
-    for name, source in cut.graph.sources.items():
-        if source.kind == "input":
-            names.known[name] = source.target
-            first = first or f"{source.target}.device"
-    device = first or "next(self.parameters()).device"
-    for name, source in cut.graph.sources.items():
-        if source.kind in ("parameter", "buffer"):
+    """Write `ModelNew`: `files` are the parts' texts, `uses` tells whose of them a part is."""
+    weights = {}
+    for node in cut.graph.nodes:
+        source = node.meta.get("source") if node.op == "placeholder" else None
+        if source and source.kind in ("parameter", "buffer"):
             path = "self"
             for one in source.target.split("."):
                 path += f".{one}" if one.isidentifier() else f'._modules["{one}"]'
-            names.known[name] = path
-        elif source.kind == "constant":
-            lines.append(f"{names.add(name, 'constant')} = {_constant(source, device)}")
-    for step in cut.steps:
-        if isinstance(step, Node):
-            lines.append(_call(step, names, None, device))
-            continue
-        given = [
-            f"{names.known[one]}{'' if tensors[one].contiguous else '.contiguous()'}"
-            for one in step.inputs
-        ]
-        called = f'parts["{problems[step.name]}"]({", ".join(given)})'
-        wanted = ", ".join(names.add(one, one) for one in step.outputs)
-        lines.append(f"{wanted} = {called}")
-    lines.append(f"return {_returned(cut.graph.returns, names)}")
-    count = len(files)
+            weights[node] = path
+    cut.graph.output_node().args = (trace.nest(cut.graph.output_node().args[0]),)
+    for node in cut.graph.nodes:
+        node.target = uses[node.target] if node.op == "call_module" else node.target
+    forward, _ = _write(
+        cut.graph,
+        lambda node: str(node.meta.get("name", node.target)),
+        weights,
+        lambda n: repr(int(n)),
+    )
+    forward = forward.replace("def forward(", "def _cut_forward(", 1)
+    shapes = [
+        f"({tuple(one.shape)}, {one.dtype})" if hasattr(one, "shape") else repr(one)
+        for one in trace.inputs.values()
+    ]
     return WHOLE.format(
         problem=facts.problem,
         version=TUNER_VERSION,
-        count=f"{count} parts" if count != 1 else "One part",
+        count=f"{len(files)} parts" if len(files) != 1 else "One part",
         text=quote_text(facts.text),
         parts="\n".join(f'    "{name}": {quote_text(text)},' for name, text in files.items()),
-        digest=digest,
-        arguments=", ".join(facts.arguments),
-        body="\n".join(f"    {line}" for line in lines),
-        shapes=facts.shapes,
+        digest=sha256(repr(files).encode()).hexdigest()[:10],
+        forward=re.sub(r"self\.(\w+)\(", r'_cut_parts["\1"](', forward),
+        shapes=f"[{', '.join(shapes)}]",
         made=facts.made,
-        has_mode=cut.graph.has_mode or "training" in facts.text,
+        has_mode=trace.has_mode or "training" in facts.text,
     )
 
 
-def _returned(value: Any, names: _Names) -> str:
-    if isinstance(value, tuple):
-        return f"({''.join(f'{_returned(one, names)}, ' for one in value).strip()})"
-    if isinstance(value, list):
-        return f"[{', '.join(_returned(one, names) for one in value)}]"
-    if isinstance(value, dict):
-        inner = (f"{key!r}: {_returned(one, names)}" for key, one in value.items())
-        return f"{{{', '.join(inner)}}}"
-    return ", ".join(names.known[one] for one in references(value)) or repr(value)
+def _write(
+    graph: Any,
+    wish: Callable[[Any], str],
+    known: Mapping[Any, str],
+    number: Callable[[int], str],
+    taken: Sequence[str] = (),
+) -> tuple[str, dict[Any, str]]:
+    """Let FX write a graph as a function, its nodes by the names wished for; return these too.
+
+    `known` are texts of nodes that stand in no argument, `taken` names of the module's.
+    """
+    from torch import device
+    from torch.fx import Graph, Node
+    from torch.fx.node import map_aggregate
+
+    new = Graph()
+    made: dict[Any, Any] = {node: _Text(text) for node, text in known.items()}
+    for name in (*taken, "inputs", "inf", "nan"):
+        new._graph_namespace.create_name(name, None)
+    inputs, used = [node for node in inputs_of(graph) if node not in known], Counter[str](taken)
+    for node in inputs:
+        name = wish(node)
+        used[name] += 1
+        made[node] = new.placeholder(name if used[name] == 1 else f"{name}_{used[name]}")
+    place = _Text(f"{next(iter(made.values()), 'torch.empty(0)')}.device")
+    if inputs:
+        place = _Text(f"{made[inputs[0]]}.device")
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Node):
+            return made[value]
+        if isinstance(value, device):
+            return place
+        return _Text(number(value)) if isinstance(value, Size) else value
+
+    for node in graph.nodes:
+        if node.op == "placeholder" and node not in made:
+            made[node] = _Text(f"torch.tensor({node.meta['source'].values}, device={place})")
+        elif node.op.startswith("call_"):
+            named = {key: value for key, value in node.kwargs.items() if key != "pin_memory"}
+            given = map_aggregate(node.args, read), map_aggregate(named, read)
+            made[node] = new.create_node(node.op, node.target, *given, name=wish(node))
+    new.output(map_aggregate(graph.output_node().args[0], read))
+    text = _FREED.sub("", new.python_code("self").src).strip()
+    return text, {node: str(one) for node, one in made.items()}
+
+
+def inputs_of(graph: Any) -> list[Any]:
+    """Give what a graph is called with: all but the constants of `forward`'s text."""
+    return [n for n in graph.nodes if n.op == "placeholder" and not is_constant(n)]
 
 
 def quote_text(text: str) -> str:

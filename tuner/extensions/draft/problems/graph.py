@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,34 +33,16 @@ _HAS_MODE = re.compile(r"batch_norm|instance_norm|dropout|rrelu|lstm|gru|rnn_")
 _MOST_CONSTANTS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A whole number that sizes of the problem change: with its own, then with each one doubled."""
+class Size(int):
+    """A whole number that sizes of the problem change: its own, and that with each one doubled."""
 
     values: tuple[int, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """What another node, an input or a weight gives."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A dtype, a device or the like, as Python writes it."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    shape: tuple[int | Size, ...]
-    dtype: str
-    bytes: int
-    count: int
-    contiguous: bool
+    def __new__(cls, values: Sequence[int]) -> Size:
+        """Make it of what it is in each trace, that of the problem's own sizes first."""
+        made = int.__new__(cls, values[0])
+        made.values = tuple(values)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,42 +51,7 @@ class Source:
 
     kind: str
     target: str
-    tensor: Tensor
     values: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One call; `library` is the word of `LIBRARIES`, `view` says that it costs nothing."""
-
-    name: str
-    call: str
-    args: tuple[Any, ...]
-    named: Mapping[str, Any]
-    results: tuple[Tensor, ...]
-    reads: tuple[str, ...]
-    library: str
-    view: bool
-    flops: float
-
-    @property
-    def operator(self) -> str:
-        return self.call.split(".")[1] if "." in self.call else self.call
-
-    @property
-    def moves(self) -> bool:
-        """Whether it computes nothing: a view, a copy, or one of several results."""
-        return self.view or self.call == "getitem" or self.operator in _COPIES | _SAME
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """All that `forward` computes: `returns` is nested as its result, `has_mode` of `eval()`."""
-
-    sources: Mapping[str, Source]
-    nodes: tuple[Node, ...]
-    returns: Any
-    has_mode: bool
 
 
 class Trace:
@@ -115,7 +62,7 @@ class Trace:
     """
 
     def __init__(self, problem: BenchProblem, sizes: Sizes) -> None:
-        self._problem, self._torch = problem, problem.torch
+        self._problem, self.torch = problem, problem.torch
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -129,8 +76,8 @@ class Trace:
         self.inputs = values
         exported = self._export(tuple(values.values()))
         self._signature, self.constants = exported.graph_signature, exported.constants
-        self._tree = exported.call_spec.out_spec
-        self.graph = exported.graph
+        self._tree, self.graph = exported.call_spec.out_spec, exported.graph
+        self._name_sources()
         self._simplify(posed.averages(self.model))
 
     def _refuse(self, why: str, line: int | None = None) -> KernelError:
@@ -142,7 +89,7 @@ class Trace:
         )
 
     def _export(self, inputs: tuple[Any, ...]) -> Any:
-        torch = self._torch
+        torch = self.torch
         try:
             with torch.no_grad():
                 exported = torch.export.export(self.model, inputs, strict=False)
@@ -162,7 +109,7 @@ class Trace:
         return exported
 
     def _simplify(self, averages: set[str]) -> None:
-        aten, graph = self._torch.ops.aten, self.graph
+        aten, graph = self.torch.ops.aten, self.graph
         output = graph.output_node()
         results = []
         for spec, value in zip(self._signature.output_specs, output.args[0], strict=True):
@@ -177,9 +124,11 @@ class Trace:
         for node in list(graph.nodes):
             if node.op != "call_function":
                 continue
-            name, packet = _name(node), getattr(node.target, "overloadpacket", None)
+            name, packet = name_of(node), getattr(node.target, "overloadpacket", None)
             if packet is None and node.target is not operator.getitem:
                 raise self._refuse(f"its `forward` has control flow on values ({node.name})")
+            if name == "as_strided":
+                raise self._refuse("its `forward` says where numbers lie (as_strided)")
             self._require_no_random(node)
             if packet is aten._native_batch_norm_legit_functional:  # in training
                 x, weight, bias, _, _, _, momentum, eps = node.args
@@ -201,7 +150,7 @@ class Trace:
 
     def _require_no_random(self, node: Any) -> None:
         tags = getattr(node.target, "tags", ())
-        if self._torch.Tag.nondeterministic_seeded not in tags:
+        if self.torch.Tag.nondeterministic_seeded not in tags:
             return
         names = [argument.name for argument in node.target._schema.arguments]
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
@@ -209,7 +158,7 @@ class Trace:
         rates = [given.get(one) for one in ("p", "dropout", "dropout_p") if one in names]
         if not rates or (any(rates) and given.get("train") is not False):
             raise KernelError(
-                f"draws random numbers while it runs ({_name(node)}), which no kernel can repeat",
+                f"draws random numbers while it runs ({name_of(node)}), which no kernel can repeat",
                 path=self._problem.path,
                 remedy="draw them in get_inputs, or leave dropout and noise out (`self.eval()`)",
             )
@@ -219,11 +168,11 @@ class Trace:
 
         A product's bias stays in its call, whose end adds it for nothing.
         """
-        aten, graph = self._torch.ops.aten, self.graph
+        aten, graph = self.torch.ops.aten, self.graph
         for node in list(graph.nodes):
             follow = [one for one in node.users if one.op == "call_function"]
-            computing = [n for n in follow if n.name not in kept and not self._is_view(n)]
-            if node.name not in kept or _library(node) != "conv" or not computing:
+            computing = [n for n in follow if n.name not in kept and not is_view(n)]
+            if node.name not in kept or library_of(node) != "conv" or not computing:
                 continue
             if len(node.args) < 3 or node.args[2] is None:
                 continue
@@ -239,156 +188,125 @@ class Trace:
             node.replace_all_uses_with(added, delete_user_cb=lambda user, me=added: user is not me)
             node.args = (*node.args[:2], None, *node.args[3:])
             with self._fake:
-                wide.meta["val"] = bias.meta["val"].view(shape)
+                wide.meta |= {**bias.meta, "val": bias.meta["val"].view(shape)}
                 added.meta["val"] = value
-
-    def _is_view(self, node: Any) -> bool:
-        if node.target is operator.getitem:
-            return bool(self._is_view(node.args[0]) and "Tensor" not in _name(node.args[0]))
-        if not isinstance(node.args and node.args[0], self._torch.fx.Node):
-            return node.op == "call_function" and not node.all_input_nodes  # zeros, arange
-        returned, before = node.target._schema.returns, node.args[0].meta["val"]
-        aliases = bool(returned) and (returned[0].alias_info or _name(node) == "_unsafe_view")
-        if not aliases or isinstance(before, tuple | list):
-            return False
-        after = node.meta["val"]
-        same = all(one.dtype == before.dtype for one in _several(after))
-        return same and (_name(node) not in _COPIES or before.is_contiguous())
 
     def skeleton(self) -> list[str]:
         """Write the graph without whole numbers: two that differ have no sizes in common."""
+        plain = self.torch.fx.node.map_aggregate
         return [
-            f"{node.target}{self._convert((node.args,), '_')}{self._convert((node.kwargs,), '_')}"
-            + str([one.dim() for one in _several(node.meta.get("val"))])
-            for node in self.graph.nodes
+            f"{one.target}{plain((one.args, one.kwargs), lambda v: '_' if type(v) is int else v)}"
+            + str([value.dim() for value in tensors_of(one)])
+            for one in self.graph.nodes
         ]
 
-    def read(self, others: Sequence[Trace] = ()) -> Graph:
-        """Make plain nodes; whole numbers that differ in graphs of other sizes are `Size`."""
-        rows = [*zip(*(one.graph.nodes for one in (self, *others)), strict=True)]
-        sources = dict(self._read_sources([row for row in rows if row[0].op == "placeholder"]))
-        nodes = [self._node(row) for row in rows if row[0].op == "call_function"]
-        results = [
-            Ref(one.name) if hasattr(one, "name") else one
-            for one in self.graph.output_node().args[0]
-        ]
-        returns = self._torch.utils._pytree.tree_unflatten(results, self._tree)
-        return Graph(sources, tuple(nodes), returns, self.has_mode)
+    def compare_sizes(self, others: Sequence[Trace]) -> None:
+        """Make a `Size` of each whole number that differs in graphs of other sizes."""
 
-    def _read_sources(self, rows: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, Source]]:
-        kinds = {
-            "USER_INPUT": "input",
-            "PARAMETER": "parameter",
-            "BUFFER": "buffer",
-            "CONSTANT_TENSOR": "constant",
-        }
+        def whole(*values: Any) -> Any:
+            return Size(values) if type(values[0]) is int and len({*values}) > 1 else values[0]
+
+        tree_map = self.torch.utils._pytree.tree_map
+        for node, *same in zip(*(one.graph.nodes for one in (self, *others)), strict=True):
+            given = [(tuple(one.args), dict(one.kwargs)) for one in (node, *same)]
+            if node.op == "call_function":
+                node.args, node.kwargs = tree_map(whole, *given)
+            shapes = [one.shape for each in map(tensors_of, (node, *same)) for one in each[:1]]
+            node.meta["name"] = node.name
+            node.meta["shape"] = [whole(*extents) for extents in zip(*shapes, strict=True)]
+
+    def nest(self, results: Sequence[Any]) -> Any:
+        """Put results of the graph together as `forward` does."""
+        return self.torch.utils._pytree.tree_unflatten([*results], self._tree)
+
+    def _name_sources(self) -> None:
+        kinds = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+        placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
         inputs = iter(self.inputs)
-        for row, spec in zip(rows, self._signature.input_specs, strict=True):
-            kind = kinds.get(spec.kind.name, "")
+        for node, spec in zip(placeholders, self._signature.input_specs, strict=True):
+            kind, values = kinds.get(spec.kind.name, "input"), ""
             target = next(inputs) if kind == "input" else str(spec.target)
-            if not hasattr(row[0].meta.get("val"), "shape"):
-                continue
-            values = ""
             if kind == "constant":
                 tensor = self.constants[target]
                 if tensor.numel() > _MOST_CONSTANTS:
                     raise self._refuse(
                         f"its `forward` makes a constant of {tensor.numel()} numbers"
                     )
-                values = _number_text(tensor.tolist())
-            yield row[0].name, Source(kind, target, self._tensor(row), values)
-
-    def _tensor(self, row: Sequence[Any], place: int | None = None) -> Tensor:
-        values = [node.meta["val"] for node in row]
-        values = values if place is None else [value[place] for value in values]
-        first = values[0]
-        shape = (_whole(sizes) for sizes in zip(*(one.shape for one in values), strict=True))
-        # what is expanded lies in memory once
-        count = 1
-        for extent, stride in zip(first.shape, first.stride(), strict=True):
-            count *= extent if stride else 1
-        dtype = str(first.dtype)
-        held = count * first.element_size()
-        return Tensor(tuple(shape), dtype, held, first.numel(), first.is_contiguous())
-
-    def _node(self, row: tuple[Any, ...]) -> Node:
-        node = row[0]
-        value = node.meta["val"]
-        if isinstance(value, tuple | list):
-            held = [n for n, one in enumerate(value) if hasattr(one, "shape")]
-            results = tuple(self._tensor(row, place) for place in held)
-        else:
-            results = (self._tensor(row),)
-        view, library = self._is_view(node), _library(node)
-        item = node.target is operator.getitem
-        call = "getitem" if item else str(node.target)
-        return Node(
-            node.name,
-            call if item or call.startswith("aten.") else f"torch.ops.{call}",
-            tuple(self._convert(tuple(one.args for one in row))),
-            dict(self._convert(tuple(one.kwargs for one in row))),
-            results,
-            tuple(one.name for one in node.all_input_nodes),
-            library,
-            view,
-            0.0 if view or item else self._flops(node, library, results),
-        )
-
-    def _convert(self, values: tuple[Any, ...], number: str = "") -> Any:
-        first, torch = values[0], self._torch
-        if isinstance(first, torch.fx.Node):
-            return Ref(first.name)
-        if isinstance(first, Mapping):
-            keys = [key for key in first if key != "pin_memory"]
-            return {key: self._convert(tuple(v[key] for v in values), number) for key in keys}
-        if isinstance(first, tuple | list):
-            inner = zip(*values, strict=True)
-            return type(first)([self._convert(one, number) for one in inner])
-        if type(first) is int:
-            return Literal(number) if number else _whole(values)
-        if isinstance(first, torch.device):
-            return Literal("device")
-        if isinstance(first, torch.dtype | torch.memory_format | torch.layout):
-            return Literal(str(first))
-        return first
-
-    def _flops(self, node: Any, library: str, results: Sequence[Tensor]) -> float:
-        if not library:
-            given = [one.meta["val"] for one in node.all_input_nodes]
-            tensors = [one for value in given for one in _several(value)]
-            return float(max([t.numel() for t in tensors] + [r.count for r in results], default=0))
-        given = self._torch.fx.node.map_arg(node.args, lambda one: one.meta["val"])
-        if library == "rnn":
-            steps = given[0].numel() / given[0].shape[-1]
-            return float(2 * steps * sum(one.numel() for one in given[2] if one.dim() == 2))
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with FlopCounterMode(display=False) as counter:
-            node.target(*given, **node.kwargs)
-        return float(counter.get_total_flops())
+                values = f"{_number_text(tensor.tolist())}, dtype={tensor.dtype}"
+            node.meta["source"] = Source(kind, target, values)
 
 
-def _name(node: Any) -> str:
+def flops_of(torch: Any, node: Any) -> float:
+    """Count operations: a library's own, else one for each number of the largest tensor."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return 0.0
+    library, given = library_of(node), torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
+    if not library:
+        tensors = [one for n in (*node.all_input_nodes, node) for one in tensors_of(n)]
+        return float(max((one.numel() for one in tensors), default=0))
+    if library == "rnn":
+        steps = given[0].numel() / given[0].shape[-1]
+        return float(2 * steps * sum(one.numel() for one in given[2] if one.dim() == 2))
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        node.target(*given, **node.kwargs)
+    return float(counter.get_total_flops())
+
+
+def is_view(node: Any) -> bool:
+    """Tell what costs nothing: a view of what lies in memory, or an item of several of them."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return is_view(node.args[0])
+    if not node.all_input_nodes:  # zeros, arange
+        return True
+    returned, before = node.target._schema.returns, tensors_of(node.args[0])
+    aliases = bool(returned) and (returned[0].alias_info or name_of(node) == "_unsafe_view")
+    if not aliases or len(before) != 1:
+        return False
+    same = all(one.dtype == before[0].dtype for one in tensors_of(node))
+    return same and (name_of(node) not in _COPIES or before[0].is_contiguous())
+
+
+def is_constant(node: Any) -> bool:
+    """Tell numbers of `forward`'s text, which are no argument of anything."""
+    return node.op == "placeholder" and "source" in node.meta and bool(node.meta["source"].values)
+
+
+def is_item(node: Any) -> bool:
+    """Tell what takes one of a call's several results."""
+    return node.target is operator.getitem
+
+
+def computes(node: Any) -> bool:
+    """Tell a call that is more than a view, a copy, or one of several results."""
+    moves = is_view(node) or is_item(node)
+    return node.op == "call_function" and not moves and name_of(node) not in _COPIES | _SAME
+
+
+def name_of(node: Any) -> str:
+    """Name a call's operator, such as `conv2d`."""
     return str(node.target).split(".")[1] if "." in str(node.target) else node.name
 
 
-def _library(node: Any) -> str:
+def library_of(node: Any) -> str:
+    """Name the library whose work a call is, by the words of `LIBRARIES`; "" for none."""
     if node.op != "call_function" or node.target is operator.getitem:
         return ""
-    name = _name(node)
+    name = name_of(node)
     for word, starts in LIBRARIES.items():
         if name in _WHOLE if word == "matmul" else name.startswith(starts):
             return word
     return ""
 
 
-def _several(value: Any) -> list[Any]:
+def tensors_of(node: Any) -> list[Any]:
+    """Give the tensors without content that a node stands for."""
+    value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else [value]
     return [one for one in values if hasattr(one, "shape")]
-
-
-def _whole(values: Sequence[int]) -> int | Size:
-    return values[0] if len({*values}) == 1 else Size(tuple(values))
 
 
 def _number_text(value: Any) -> str:

@@ -175,7 +175,7 @@ def test_views_at_a_part_s_edges_stay_and_its_inputs_lie_in_order(tmp_path: Path
         "exp": "exp",
     }
     softmax = found.files["softmax_max.py"]
-    assert softmax.count("return softmax, getitem, getitem_2") == 1
+    assert softmax.count("return (softmax, getitem, getitem_1)") == 1
     assert "fc" not in softmax
     assert "view" in found.files["exp.py"], "a part makes for itself what is scattered"
     model, new, names = harness(path, found.files["cut.py"])
@@ -304,10 +304,13 @@ def test_what_cannot_be_asked_for_is_said(tmp_path: Path, why: str) -> None:
 def test_a_part_that_computes_something_else_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuner.extensions.draft.problems import cut_text
+    from tuner.extensions.draft.problems import cutting
 
-    whole = cut_text.PART
-    monkeypatch.setattr(cut_text, "PART", whole.replace("{body}\n", "{body} * 2\n"))
+    def write_wrongly(*given: Any, **named: Any) -> str:
+        return cutting_text(*given, **named).replace(".relu.default", ".sigmoid.default")
+
+    cutting_text = cutting.part_text
+    monkeypatch.setattr(cutting, "part_text", write_wrongly)
     with pytest.raises(InputError, match=r"results: part relu differs by \S+ where numbers go to"):
         proposed(write(tmp_path, "return self.fc(x).relu()", init=FC))
 
@@ -332,4 +335,4 @@ def test_the_command_shows_writes_and_overwrites_nothing(tune: Tune, tmp_path: P
     assert refused.exit_code == 2
     assert "cut.py: is there already" in refused.output.replace("\n", "")
     found = json.loads(tune(*again, "--force").stdout)
-    assert [one["name"] for one in found["steps"] if one["is_part"]][-1] == "tail"
+    assert [one["name"] for one in found["steps"] if one["problem"]][-1] == "tail"
