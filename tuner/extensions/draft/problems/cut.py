@@ -123,7 +123,7 @@ def _propose(graph: Any, kept: set[str]) -> list[list[Any]]:
         if len(later) == 1 and max(later) > depth[node] and read <= 2.1 * _count(node):
             depth[node] = max(later)
     group = {node: node for node in own}
-    for node in own:
+    for node in own:  # in order, so that all that a node reads has its group
         for other in _reach(node, "all_input_nodes", moving):
             if other in group and depth[other] == depth[node]:
                 old, new = group[node], group[other]

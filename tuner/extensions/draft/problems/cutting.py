@@ -261,7 +261,7 @@ class _Problem:
             held, flops = _cost(trace)
             if held <= _MOST[0] and flops <= _MOST[1]:
                 best = sizes, trace
-            if held <= _ENOUGH[0] and flops <= _ENOUGH[1] or not self._knobs:
+            if not self._knobs or (held <= _ENOUGH[0] and flops <= _ENOUGH[1]):
                 break
         return best
 
@@ -303,8 +303,8 @@ class _Problem:
         return KernelError(
             f"the cut changes results: {what}",
             path=self._path,
-            remedy="`forward` may depend on what it did before, or on Python's state; cut elsewhere "
-            "(--keep, --part), or tune it as a whole",
+            remedy="`forward` may depend on what it did before, or on Python's state: cut "
+            "elsewhere (--keep, --part), or tune it as a whole",
         )
 
     # --- what a part's inputs are drawn from ---
@@ -338,8 +338,8 @@ class _Problem:
         packed = base64.b64encode(zlib.compress(raw.numpy().tobytes(), 9)).decode()
         if len(packed) > _MOST_PACKED:
             raise KernelError(
-                f"a part reads its buffer {source.target}, of {value.numel()} numbers, which are too "
-                "many to write into a problem",
+                f"a part reads its buffer {source.target}, of {value.numel()} numbers, which are "
+                "too many to write into a problem",
                 path=self._path,
                 remedy="keep what reads it in PyTorch: --keep",
             )

@@ -262,7 +262,7 @@ def is_view(node: Any) -> bool:
         return is_view(node.args[0])
     if not node.all_input_nodes:  # zeros, arange
         return True
-    returned, before = node.target._schema.returns, tensors_of(node.args[0])
+    returned, before = node.target._schema.returns, tensors_of(node.all_input_nodes[0])
     aliases = bool(returned) and (returned[0].alias_info or name_of(node) == "_unsafe_view")
     if not aliases or len(before) != 1:
         return False

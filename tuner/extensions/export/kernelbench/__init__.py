@@ -39,11 +39,12 @@ def kernelbench_files(
     their problems. Raises `InputError` for one whose reference is no KernelBench problem, or whose
     kernel takes or gives something else than the problem.
     """
-    files = {f"{one.described.kernel}.py": _module(one) for one in operators}
+    files: dict[str, str | bytes] = {}
     wholes: dict[Path, dict[Path, str]] = {}
     for one in operators:
         problem = one.winners.spec.reference
-        whole, text = problem.with_name(CUT), files[f"{one.described.kernel}.py"]
+        whole, text = problem.with_name(CUT), _module(one)
+        files[f"{one.described.kernel}.py"] = text
         if whole.is_file():
             wholes.setdefault(whole, {})[problem] = text
     if len(wholes) > 1:
@@ -51,7 +52,9 @@ def kernelbench_files(
             f"these are parts of {len(wholes)} cuts: {', '.join(map(str, wholes))}",
             remedy="export the parts of one at a time",
         )
-    return files | {CUT: _with_parts(*each) for each in wholes.items()}
+    for whole, tuned in wholes.items():
+        files[CUT] = _with_parts(whole, tuned)
+    return files
 
 
 def _with_parts(whole: Path, tuned: Mapping[Path, str]) -> str:

@@ -158,14 +158,15 @@ def test_parts_that_compute_the_same_are_one_problem(tmp_path: Path) -> None:
 
 
 def test_views_at_a_part_s_edges_stay_and_its_inputs_lie_in_order(tmp_path: Path) -> None:
+    import torch
+
     path = write(
         tmp_path,
         "q, k = self.fc(x).view(N, 6, 2, C).transpose(1, 2).chunk(2, dim=-1)\n"
         "share = torch.softmax(q @ k.transpose(-2, -1), dim=-1)\n"
         "best, place = share.max(dim=-1)\n"
-        "return (share @ k).transpose(1, 2).reshape(N, -1), {'best': best, 'all': [place.t(), q.exp()]}".replace(
-            "place.t()", "place.mT"
-        ),
+        "share, rest = share @ k, [place.mT, q.exp()]\n"
+        "return share.transpose(1, 2).reshape(N, -1), {'best': best, 'rest': rest}",
         init="self.fc = nn.Linear(C, 2 * C)",
         inputs="torch.randn(N, 6, C)",
     )
@@ -180,7 +181,7 @@ def test_views_at_a_part_s_edges_stay_and_its_inputs_lie_in_order(tmp_path: Path
     assert "view" in found.files["exp.py"], "a part makes for itself what is scattered"
     model, new, names = harness(path, found.files["cut.py"])
     (x,) = names["get_inputs"]()
-    with __import__("torch").no_grad():
+    with torch.no_grad():
         assert str(new(x)) == str(model(x))
 
 
@@ -262,7 +263,7 @@ REFUSED = {
         ROWS,
     ),
     "its input `x` is a list": ("return self.fc(x[0]).relu()", FC, f"[{ROWS}]"),
-    r"has nothing for PyTorch's libraries \(conv, matmul, attention, rnn, fft\): it is one kernel": (
+    r"has nothing for PyTorch's libraries \(conv, .*, fft\): it is one kernel": (
         "return x.softmax(-1)",
         "pass",
         ROWS,
