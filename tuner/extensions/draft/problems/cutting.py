@@ -216,7 +216,8 @@ class _Problem:
             return {(part, node.name): self._draw(node, None) for part, node in wanted}, ""
         sizes, trace = found
         trace.compare_sizes(())
-        graph = copy_graph(trace)
+        graph = self.torch.fx.Graph()  # cutting uses up its own
+        graph.output(graph.graph_copy(trace.graph, {}))
         cut = cut_trace(trace, self._kept, self._given)
         facts = replace(self.facts, drawn={(part, n.name): "None" for part, n in wanted})
         files = {name: part_text(cut, name, facts) for name in cut.parts}
@@ -356,10 +357,3 @@ def _cost(trace: Trace) -> tuple[int, float]:
     nodes = [node for node in trace.graph.nodes if not is_view(node)]
     held = sum(one.nbytes for node in nodes for one in tensors_of(node))
     return held, sum(flops_of(trace.torch, node) for node in nodes)
-
-
-def copy_graph(trace: Trace) -> Any:
-    """Copy a graph, which cutting uses up."""
-    graph = trace.torch.fx.Graph()
-    graph.output(graph.graph_copy(trace.graph, {}))
-    return graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -337,3 +338,18 @@ def test_the_command_shows_writes_and_overwrites_nothing(tune: Tune, tmp_path: P
     assert "cut.py: is there already" in refused.output.replace("\n", "")
     found = json.loads(tune(*again, "--force").stdout)
     assert [one["name"] for one in found["steps"] if one["problem"]][-1] == "tail"
+
+
+def test_the_page_s_example_is_what_the_command_prints(tune: Tune, tmp_path: Path) -> None:
+    page = Path(__file__).parents[5] / "docs/references.md"
+    shell, text, printed = re.findall(
+        r"^```\w*\n(.*?)^```$",
+        page.read_text("utf-8").partition("## A problem that is cut")[2],
+        re.DOTALL | re.MULTILINE,
+    )[:3]
+    path = tmp_path / "mix.py"
+    path.write_text(text)
+    said = tune("cut", path, "--to", tmp_path / "mix", "--gpu", "H200").stdout
+    assert said.startswith(printed)
+    for line in shell.splitlines()[1:2]:
+        assert (tmp_path / line.split()[1]).is_file()
