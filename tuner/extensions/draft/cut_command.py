@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tuner.extensions.draft.problems.cutting import Proposal
 
 _GPU = "h200"
-_WIDTH = 60
 
 
 @click.command("cut")
@@ -147,12 +146,13 @@ def as_text(proposal: Proposal) -> list[str]:
     parts = sum(one.worth.floor_us for one in steps if one.is_part)
     apart = sum(one.worth.one_by_one_us for one in steps)
     lines.append(
-        f"at least {kept + parts:,.0f} us on an {proposal.gpu.upper()}, {parts:,.0f} of them in "
+        f"at least {kept + parts:,.0f} us ({proposal.gpu.upper()}), {parts:,.0f} of them in "
         f"kernels; one by one {apart:,.0f} us: {apart / (kept + parts):.2f}x"
     )
-    for node, where in proposal.biases.items():
-        own = "its library's call" if where == "PyTorch" else where
-        lines.append(f"the bias of {node} is added by {own}")
+    for adder in dict.fromkeys(proposal.biases.values()):
+        own = "the library's call" if adder == "PyTorch" else adder
+        nodes = ", ".join(node for node, where in proposal.biases.items() if where == adder)
+        lines.append(f"the bias of {nodes} is added by {own}")
     lines.append(
         f"the cut gives what the problem gives: {proposal.compared}"
         if proposal.compared

@@ -42,7 +42,7 @@ from tuner.extensions.draft.problems.statement import ProblemReader
 from tuner.model.errors import KernelError
 from tuner.process.files import read_regular
 
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 # For tracing again with other sizes: an RNN's steps are traced one by one, which takes a minute.
 _TRACING_S = 60.0
 _DRAWS = 3

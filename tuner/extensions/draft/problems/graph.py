@@ -69,7 +69,7 @@ class Trace:
         with self._fake:
             posed = problem.at(sizes)
             self.model = posed.model(wide=False)
-            values, self.fills = posed.inputs()
+            values, _ = posed.inputs()
         for name, value in values.items():
             if not (hasattr(value, "shape") or isinstance(value, NUMBERS)):
                 raise self._refuse(f"its input `{name}` is a {type(value).__name__}")
