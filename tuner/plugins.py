@@ -47,6 +47,7 @@ CORE: dict[str, Collection[str]] = {
 OWN: dict[str, dict[str, str]] = {
     COMMANDS: {
         "init": "tuner.extensions.draft.init_command:command",
+        "cut": "tuner.extensions.draft.cut_command:command",
         "mcp": "tuner.extensions.agents.mcp_command:command",
         "gate": "tuner.extensions.agents.gate_command:command",
         "export": "tuner.extensions.export.export_command:command",

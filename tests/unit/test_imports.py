@@ -29,17 +29,17 @@ Graph = dict[str, set[str]]
 BUDGET = {
     "core": 44_980,
     "runtime": 2_245,
-    "export": 2_820,
+    "export": 2_860,
     "engines": 3_460,
-    "draft": 14_240,
+    "draft": 15_575,
     "agents": 8_050,
     "cpu": 4_420,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 79_420,
-    "docs": 4_760,
+    "tests": 79_500,
+    "docs": 4_825,
 }
 
 

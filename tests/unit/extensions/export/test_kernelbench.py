@@ -17,6 +17,9 @@ torch = pytest.importorskip("torch")
 from fake_gpu import fake_gpu  # noqa: E402
 from operator_sessions import write_session_of  # noqa: E402
 
+from tuner.device.recorded.known_gpus import GPUS  # noqa: E402
+from tuner.extensions.draft.problems.cutting import propose  # noqa: E402
+
 Tune = Callable[..., Any]
 Arrays = Mapping[str, Any]
 
@@ -379,3 +382,65 @@ def test_what_a_harness_could_not_run_is_refused(tune: Tune, tmp_path: Path, why
     assert result.exit_code == 2, result.output
     assert why in result.output.replace("\n", " ")
     assert not (tmp_path / "out").exists()
+
+
+CUT = """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(H, H), nn.Linear(H, H)
+
+    def forward(self, x):
+        y = self.one(x)
+        return torch.tanh(self.two(y * y))
+
+
+def get_inputs():
+    return [torch.randn(T, H)]
+"""
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A problem that is cut, and a session of one of its two parts, `product`."""
+    path = tmp_path / "posed.py"
+    path.write_text(HEAD + CUT)
+    cut = propose(path, GPUS["h200"], given={"product": ["mul"]})
+
+    def compute(given: Arrays) -> None:
+        given["out"][...] = given["linear"] ** 2
+
+    arrays = [("linear", *X[1:]), OUT]
+    monkeypatch.setitem(PROBLEMS, "product", Problem(cut.files["product.py"], arrays, compute))
+    write_problem(tmp_path, "product")
+    (tmp_path / "product/cut.py").write_text(cut.files["cut.py"])
+    return tmp_path / "product"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_tuned_part_of_a_cut_runs_in_the_whole(
+    tune: Tune, parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = parts / "out"
+    result = tune("export", parts / "session", "--to", to, "--format", "kernelbench")
+    assert result.exit_code == 0, result.output
+    assert {one.name for one in to.iterdir()} == {"product.py", "cut.py", "dispatch.json"}
+    names: dict[str, Any] = {}
+    exec(HEAD + CUT, names)  # noqa: S102
+    exec((to / "cut.py").read_text("utf-8"), names)  # noqa: S102
+    fake_gpu(monkeypatch)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda _: 0)
+    driver = HostDriver(PROBLEMS["product"])
+    names["_cut_parts"]["product"].operator._open_driver = lambda: driver
+    model, new = Harness(PROBLEMS["product"], "", names, driver).made()
+    (x,) = names["get_inputs"]()
+    torch.testing.assert_close(new(x), model(x))
+    assert driver.blocks == [32]
+    assert "operator" not in dir(names["_cut_parts"]["tanh"])
+
+
+def test_a_part_that_was_changed_is_not_put_into_the_whole(tune: Tune, parts: Path) -> None:
+    problem = parts / "product.py"
+    problem.write_text(problem.read_text() + "# mine\n")
+    result = tune("export", parts / "session", "--to", parts / "out", "--format", "kernelbench")
+    assert result.exit_code == 2, result.output
+    assert "is not as cut.py beside it has it" in result.output.replace("\n", " ")

@@ -89,23 +89,23 @@ def statement_of(path: Path) -> Statement:
     cannot be said.
     """
     if not is_problem(path):  # a definition, whose workloads are other files, or a mistake
-        return _read_apart(path)
+        return cast("Statement", read_apart(ProblemReader, path, LIMIT_S))
     asked = path.resolve(), read_regular(path)
     if asked not in _READ:
-        _READ[asked] = _read_apart(path)
+        _READ[asked] = cast("Statement", read_apart(ProblemReader, path, LIMIT_S))
     return replace(_READ[asked], path=path)
 
 
 _READ: dict[tuple[Path, bytes], Statement] = {}
 
 
-def _read_apart(path: Path) -> Statement:
-    child = Child(_ProblemReader, (), "tune-problem")
+def read_apart(reader: type[ProblemReader], path: Path, limit_s: float, *asked: object) -> object:
+    """Let a reader in a process of its own read a problem; raise as `statement_of` does."""
+    child = Child(reader, (), "tune-problem")
     try:
-        read = child.call("read", path, LIMIT_S, timeout_s=LIMIT_S + GRACE_S)
-        return cast("Statement", read)
+        return child.call("read", path, limit_s, *asked, timeout_s=limit_s + GRACE_S)
     except ChildTimeoutError as error:
-        raise KernelError(f"computes for over {LIMIT_S:g} s", path=path, remedy=_SMALLER) from error
+        raise KernelError(f"computes for over {limit_s:g} s", path=path, remedy=_SMALLER) from error
     except ChildDiedError as error:
         message = f"ends the process that reads it (exit code {error})"
         raise KernelError(message, path=path, remedy=_SMALLER) from error
@@ -116,7 +116,7 @@ def _read_apart(path: Path) -> Statement:
         child.kill()
 
 
-class _ProblemReader:
+class ProblemReader:
     """What reads a problem in a process of its own, without a word of what that prints."""
 
     def __init__(self) -> None:
@@ -126,12 +126,16 @@ class _ProblemReader:
         with suppress(ImportError):  # whose import takes its time
             import_module("torch")
 
-    def read(self, path: Path, limit_s: float) -> Statement:
+    def read(self, path: Path, limit_s: float, *asked: object) -> object:
         try:
             with blamed_on(path, "cannot be read", limit_s=limit_s):
-                return read_statement(path)
+                return self.read_here(path, *asked)
         except KeyboardInterrupt as error:  # of the problem: Ctrl-C does not reach this process
             raise KernelError("raises KeyboardInterrupt", path=path) from error
+
+    def read_here(self, path: Path, *asked: Any) -> object:
+        """Read in this process."""
+        return read_statement(path)
 
 
 def read_statement(path: Path) -> Statement:

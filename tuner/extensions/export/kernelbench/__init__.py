@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib import resources
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -20,6 +21,8 @@ from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 from tuner.model.kernel import KernelSpec
 
+# What `tune cut` calls the whole, beside the problems of its parts.
+CUT = "cut.py"
 # What in a problem's text may compute something else after `eval()`.
 _HAS_MODE = re.compile(
     r"training|[bB]atch_?[nN]orm|[iI]nstance_?[nN]orm|[dD]ropout|[rR][rR]e[lL][uU]"
@@ -32,10 +35,49 @@ def kernelbench_files(
 ) -> dict[str, str | bytes]:
     """Return a module with `ModelNew` for each operator, by its name in the folder.
 
-    Raises `InputError` for one whose reference is no KernelBench problem, or whose kernel takes or
-    gives something else than the problem.
+    Beside them is the whole of which they are parts, with all of them in it, where `tune cut` made
+    their problems. Raises `InputError` for one whose reference is no KernelBench problem, or whose
+    kernel takes or gives something else than the problem.
     """
-    return {f"{one.described.kernel}.py": _module(one) for one in operators}
+    files: dict[str, str | bytes] = {}
+    wholes: dict[Path, dict[Path, str]] = {}
+    for one in operators:
+        problem = one.winners.spec.reference
+        whole, text = problem.with_name(CUT), _module(one)
+        files[f"{one.described.kernel}.py"] = text
+        if whole.is_file():
+            wholes.setdefault(whole, {})[problem] = text
+    if len(wholes) > 1:
+        raise InputError(
+            f"these are parts of {len(wholes)} cuts: {', '.join(map(str, wholes))}",
+            remedy="export the parts of one at a time",
+        )
+    for whole, tuned in wholes.items():
+        files[CUT] = _with_parts(whole, tuned)
+    return files
+
+
+def _with_parts(whole: Path, tuned: Mapping[Path, str]) -> str:
+    """Put tuned parts into what `tune cut` wrote; the others stay PyTorch's."""
+    text = whole.read_text("utf-8")
+    where = next(
+        one
+        for one in ast.parse(text).body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "_CUT_PARTS"
+    )
+    parts: dict[str, str] = ast.literal_eval(where.value)
+    for problem, made in tuned.items():
+        if parts.get(problem.stem) != problem.read_text("utf-8"):
+            raise InputError(
+                f"is not as {CUT} beside it has it: what it is part of may compute something else",
+                path=problem,
+                remedy="cut again (tune cut --force), and tune what changed",
+            )
+        parts[problem.stem] = made
+    lines = text.split("\n")
+    rows = [f'    "{name}": {_quoted(part)},' for name, part in parts.items()]
+    lines[where.lineno - 1 : where.end_lineno] = ["_CUT_PARTS = {", *rows, "}"]
+    return "\n".join(lines)
 
 
 def _module(one: OperatorFiles) -> str:
