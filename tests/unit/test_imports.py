@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 79_140,
+    "tests": 79_245,
     "docs": 4_760,
 }
 
