@@ -31,14 +31,14 @@ BUDGET = {
     "runtime": 2_245,
     "export": 2_820,
     "engines": 3_460,
-    "draft": 14_125,
+    "draft": 14_135,
     "agents": 8_050,
     "cpu": 4_420,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 79_245,
+    "tests": 79_285,
     "docs": 4_760,
 }
 
