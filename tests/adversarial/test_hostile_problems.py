@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from torch_here import needs_torch
 
 from tuner.cli import cli
-from tuner.device import problems
+from tuner.device import bounded, problems
 from tuner.device.problems import is_problem
 from tuner.extensions.draft.problems import statement
 from tuner.model.errors import KernelError
@@ -43,7 +43,7 @@ PROBLEMS = {
     "a loop that catches all": ({"run": CATCHING}, "computes for over 2 s"),
     "a process that waits": ({"run": "os.kill(os.getpid(), signal.SIGSTOP)"}, "for over 2 s"),
     "an exit": ({"top": "sys.exit(0)"}, "cannot be imported: SystemExit"),
-    "an end": ({"run": "os._exit(0)"}, r"ends the process that reads it \(exit code 0\)"),
+    "an end": ({"run": "os._exit(0)"}, "`forward` fails: SystemExit: 0"),
     "a crash": ({"made": "os.kill(os.getpid(), signal.SIGSEGV)"}, r"exit code -11"),
     "an interruption": ({"run": "raise KeyboardInterrupt"}, "raises KeyboardInterrupt"),
     "an exception of its own": (
@@ -73,7 +73,7 @@ def test_whatever_a_problem_does_is_one_message(
     given, told = PROBLEMS[name]
     if "over 2 s" in told:  # all others need what importing parts of PyTorch takes
         monkeypatch.setattr(statement, "LIMIT_S", 2.0)
-        monkeypatch.setattr(statement, "GRACE_S", 2.0)
+        monkeypatch.setattr(bounded, "GRACE_S", 2.0)
     Path("problem.py").write_text(MODULE.format(**{**PLACES, **given}))
     result = CliRunner().invoke(cli, ["init", "problem.py"], prog_name="tune", color=True)
     assert result.exit_code == 2, (result.output, result.exception)

@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 
 import tuner
 from tuner.cli import cli, options
+from tuner.device import bounded
+from tuner.device.verify import reference_process
 from tuner.model.errors import SessionError
 
 Tune = Callable[..., Result]
@@ -172,3 +174,48 @@ def test_what_runs_is_the_text_and_no_bytecode_beside_it(tune: Tune) -> None:
     assert tune("scale.cu", *NEW, "--quiet", "--session", "mine").exit_code == 0
     assert Path("ran").exists()
     assert not Path("evil").exists()
+
+
+LOOP, EXIT = "while True: pass", "__import__('os')._exit(0)"
+CATCHING = "\n    while True:\n        try: open('ran')\n        except BaseException: pass"
+PRINTING = "print('\\x1b[2J')\n__import__('os').write(2, b'\\x1b[2J')\n"
+# What a reference begins with, at its top or in its function, and what is said of it.
+CHECKED = {
+    "a loop at import": (LOOP, "", r":1: computes for over 2 s"),
+    "a loop": ("", LOOP, r":\d+: computes for over 2 s"),
+    "a loop that catches all": ("", CATCHING, r"(:\d+)?: computes for over 2 s"),
+    "an end at import": (EXIT, "", r":1: cannot be imported: SystemExit: 0"),
+    "an end": ("", EXIT, r":\d+: fails on R=1.*SystemExit: 0"),
+    "a crash": (
+        "",
+        "__import__('os').abort()",
+        r": ends the process that runs it \(exit code -6\)",
+    ),
+    "much memory at import": ("bytearray(2**46)", "", r":1: takes more than [\d.]+ GiB of memory"),
+    "much memory": ("", "bytearray(2**46)", r":\d+: takes more than [\d.]+ GiB of memory"),
+    "an interruption": ("", "raise KeyboardInterrupt", ": raises KeyboardInterrupt"),
+    "a question": ("", "input()", r":\d+: fails on R=1.*EOFError"),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("words", [(), ("--no-run",)], ids=["run", "not run"])
+def test_whatever_a_reference_does_is_one_message_of_a_check(
+    tune: Tune,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    words: tuple[str, ...],
+) -> None:
+    top, within, told = CHECKED[name]
+    if "over 2 s" in told:
+        monkeypatch.setattr(reference_process, "LIMIT_S", 2.0)
+        monkeypatch.setattr(bounded, "GRACE_S", 2.0)
+    path = Path("scale.py")
+    head, function, rest = path.read_text().partition("def reference(xp, inputs, axes):\n")
+    path.write_text(f"{top}\n{head}{function}    {within or 'pass'}\n{rest}{PRINTING}")
+    result = tune("check", "scale.yaml", *words)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert re.search(f"^Error: scale.py{told}", result.stderr), result.stderr
+    assert len(re.findall("^Error: ", result.stderr, re.MULTILINE)) == 1
+    assert capfd.readouterr() == ("", "")

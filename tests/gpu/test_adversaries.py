@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from adversaries import ON_CUDA, WHILE_TIMED, Adversary
@@ -88,3 +89,15 @@ class TestOnlyOnAGpu:
         outcome = device.run(replace(honest(built, SCALE), launches=(launch,)))
         assert outcome.status is Status.LAUNCH
         assert "CUDA_ERROR" in outcome.reason
+
+    def test_who_leaves_a_result_that_is_there_already_gains_nothing(
+        self, device: Device, built: Build
+    ) -> None:
+        """It is right in every check: no timed call may find what an earlier one left."""
+        workload, launches = Workload.of({"T": 1 << 22}), (replace(LAUNCH, grid=(2048, 1, 1)),)
+        lazy = SCALE.kernel("leaves a result that is there already").read_text("utf-8")
+        programs = [built(text, workload, launches, ()) for text in (SCALE.plain, lazy)]
+        rounds = device.compare(programs, rounds=20)
+        assert rounds.faults == ("", "")
+        plain_us, lazy_us = (median(column) for column in zip(*rounds.times_us, strict=True))
+        assert lazy_us > 0.8 * plain_us

@@ -212,6 +212,8 @@ KEYS = {
     "there was no pause": "pause < 1000000",
     "it has run seldom": "calls < 40",
     "its number is even": "calls % 2 == 0",
+    "its number is no multiple of three": "calls % 3 != 0",
+    "what lies behind its input has changed": "__float_as_uint(x[T]) != words[1]",
     "a coin says so": "clock64() / 64 % 8 == 0",
     "four of its inputs have changed": "differs_in(4, x, T)",
     "a tenth of its inputs has changed": "differs_in(100, x, T)",

@@ -105,9 +105,13 @@ class DeviceMemory:
         elif name.startswith("cuMemcpyDtoD"):
             target, source, size = arguments[:3]
             self.bytes[target : target + size] = self.bytes[source : source + size]
-        elif name == "cuMemsetD8":
-            base, byte, size = arguments
+        elif name in ("cuMemsetD8", "cuMemsetD8Async"):
+            base, byte, size = arguments[:3]
             self.bytes[base : base + size] = bytes([byte]) * size
+        elif name == "cuMemsetD2D8Async":
+            base, pitch, byte, size, rows = arguments[:5]
+            for at in range(base, base + pitch * rows, pitch):
+                self.bytes[at : at + size] = bytes([byte]) * size
 
     def load_kernel(self, text: str, name: str) -> PtxRunner:
         return PtxRunner(text, self.bytes)

@@ -57,4 +57,6 @@ UNUSUAL = (
     Unusual("works with one warp for another", SCALE, (launch(4, 96),)),
     Unusual("reduces in dynamic shared memory", ENERGY, (launch(24, 64, shared_bytes=256),)),
     Unusual("shuffles among a part of a warp", ENERGY),
+    # It saves no time as long as nothing is left for it.
+    Unusual("leaves a result that is there already", SCALE),
 )

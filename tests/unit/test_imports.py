@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 44_980,
+    "core": 45_160,
     "runtime": 2_245,
     "export": 2_860,
     "engines": 3_460,

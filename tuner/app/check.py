@@ -24,10 +24,8 @@ from tuner.device.base import (
 )
 from tuner.device.families import family
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import lay_out
 from tuner.device.select import open_compiler, open_device
-from tuner.device.verify.telling import require_telling
-from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
@@ -115,22 +113,17 @@ class UnavailableDevice(Device):
         """Nothing is held open."""
 
 
-def _check_reference(spec: KernelSpec, operators: Mapping[str, str]) -> None:
+def _check_reference(spec: KernelSpec, reference: ReferenceProcess) -> None:
     """Compute the reference on the CPU, on the smallest workload; its tolerance refuses zeros.
 
     Where all are too large, the smallest edge case takes its place.
     """
-    verifier = Verifier(HostMemory(), spec, operators)
     groups = (spec.workloads, spec.edge_cases)
     smallest = (min(group, key=spec.footprint_bytes) for group in groups if group)
     small = (w for w in smallest if spec.footprint_bytes(w) <= LARGEST_REFERENCE_BYTES)
     workload = next(small, None)
-    if workload is None:
-        return
-    verifier.open_arena(workload, lay_out(spec, workload.values))
-    verifier.prepare(workload, NORMAL, seed=0)
-    verifier.check()
-    verifier.close_arena()
+    if workload is not None:
+        reference.judge(workload, NORMAL, 0, {})
 
 
 def target_info(text: str) -> DeviceInfo:
@@ -168,12 +161,16 @@ def _check(
     template.check(space, spec)
     check_signature(spec)
     proofs: tuple[Proof, ...] = ()
-    if not spec.is_callable and spec.language.is_read:
+    is_read = not spec.is_callable and spec.language.is_read
+    if is_read:
         prover().require_no_constant_memory(spec)
-        proofs = prover().prove(spec, operators, target, partial(_keeps, space)) if run else ()
-        require_right(spec, proofs)
-    _check_reference(spec, operators)
-    require_telling(spec, operators)
+    with closing(ReferenceProcess(spec, operators)) as reference:
+        if is_read and run:
+            allows = partial(_keeps, space)
+            proofs = prover().prove(spec, operators, target, reference, allows)
+            require_right(spec, proofs)
+        _check_reference(spec, reference)
+        reference.require_telling()
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
     evaluator = Evaluator(spec, candidate, operators, compiler, device)

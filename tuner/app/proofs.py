@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from tuner import plugins
 from tuner.device.base import DeviceInfo
+from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec, Workload
 
@@ -71,6 +72,7 @@ class Prover(Protocol):
         spec: KernelSpec,
         operators: Mapping[str, str],
         info: DeviceInfo,
+        reference: ReferenceProcess,
         allows: Callable[[Mapping[str, int]], bool],
     ) -> tuple[Proof, ...]:
         """Run the baseline and compare what it does with the file and with the reference.

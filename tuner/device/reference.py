@@ -134,7 +134,7 @@ def blamed_on(path: Path, what: str, *, limit_s: float = LIMIT_S) -> Iterator[No
 
     In the main thread so does code that has not ended after `limit_s`.
     """
-    with _limited(path, limit_s):
+    with limited(path, limit_s):
         try:
             yield
         except (TunerError, MemoryError, KeyboardInterrupt, _OverTime):
@@ -153,7 +153,7 @@ class _OverTime(BaseException):  # no error that anybody expects and catches
 
 
 @contextmanager
-def _limited(path: Path, limit_s: float) -> Iterator[None]:
+def limited(path: Path, limit_s: float) -> Iterator[None]:
     """Raise `KernelError` where the code computes longer, unless a limit is set already."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or any(signal.getitimer(signal.ITIMER_REAL)):

@@ -14,8 +14,11 @@ from tuner.model.statistics import clearly_slower, enough
 
 # A graph of more nodes costs more to build than it gains in precision.
 MAX_CALLS = 4096
-# Of arrays that are written in place, for a replay of fewer calls: so much takes long enough.
-IN_PLACE_BYTES = 2 << 30
+# A replay of calls that no GPU of today ends sooner, or streams more bytes for in a microsecond,
+# has a set for each; a search shares them, whose replays are shorter.
+REPLAY_US, FASTEST_US, FASTEST_BYTES_US = 300.0, 1.0, 8e6
+# For a replay of fewer calls: so much takes long enough.
+MOST_BYTES = 2 << 30
 # Of differences of chains: a sample takes milliseconds, and most configs are clearly slower.
 FEWEST_LINKS = 8
 CHAIN_BYTES = 1 << 30
@@ -44,9 +47,8 @@ class TimingPolicy:
     """When a measurement is good enough; times in seconds unless the name says otherwise.
 
     A replay has fewer than `min_calls` where so many take longer than `long_replay_us`.
-    `l2_multiple` is how many times the L2 the rotating buffers cover; 0 asks for one set, whose
-    times are those of a hot cache. Where that takes over `max_sets` sets, a replay uses each of so
-    many only once instead. The warm-up ends when two batches agree to `steady_share`, between
+    `l2_multiple` is how many times the L2 the buffers of a replay cover where `max_sets` of them
+    do; each is used once. The warm-up ends when two batches agree to `steady_share`, between
     `warm_up_s` and `warm_up_most_s`. A GPU at its limit of power needs `settle_s` of load until its
     clocks are those that it keeps; samples over `settle_share` slower than earlier ones show it.
     Until then a search drops its samples, and draws of a comparison begin. `slower_margin` ends
@@ -56,7 +58,7 @@ class TimingPolicy:
     """
 
     min_calls: int = 20
-    min_replay_us: float = 300.0
+    min_replay_us: float = REPLAY_US
     long_replay_us: float = inf
     l2_multiple: float = 4.0
     max_sets: int = 384
@@ -101,40 +103,32 @@ ASIDE = replace(FINALS, max_sets=SEARCH.max_sets)
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """How many buffer sets a replay rotates over; `once`: too few for the L2, each is used once.
+    """How many buffer sets there are; a replay uses at least the `fewest`, each once.
 
     `chain`: each is used between its neighbours.
     """
 
     sets: int
-    once: bool
+    fewest: int
     chain: bool = False
 
 
 def rotation(
-    policy: TimingPolicy,
-    footprint_bytes: int,
-    set_bytes: int,
-    l2_bytes: int,
-    free_bytes: int,
-    *,
-    in_place: bool = False,
+    policy: TimingPolicy, footprint_bytes: int, set_bytes: int, l2_bytes: int, free_bytes: int
 ) -> Rotation:
-    """Choose enough sets to cover the L2 several times, inside half of the free memory.
+    """Choose a set for each call of a replay, inside half of the free memory.
 
-    A call touches at least `footprint_bytes` of a set, which takes `set_bytes`.
-
-    A kernel that writes its inputs (`in_place`) meets each set once a replay: the second call
-    would work on the first one's results, and none of them could be verified.
+    A call touches at least `footprint_bytes` of a set, which takes `set_bytes`. A second call on a
+    set would find its result there, or of arrays that are written in place no longer its inputs.
+    So a replay has fewer calls where memory is scarce.
     """
-    if policy.l2_multiple == 0.0:
-        return Rotation(1, once=in_place)
-    wanted = ceil(policy.l2_multiple * l2_bytes / footprint_bytes)
-    if in_place:
-        wanted = max(wanted, min(policy.min_calls, ceil(IN_PLACE_BYTES / footprint_bytes)))
+    cold = max(ceil(policy.l2_multiple * l2_bytes / footprint_bytes), 2)
+    fastest_us = max(FASTEST_US, footprint_bytes / FASTEST_BYTES_US)
+    usual = min(policy.min_calls, ceil(MOST_BYTES / footprint_bytes))
+    wanted = max(cold, usual, ceil(REPLAY_US / fastest_us))
     affordable = max(1, free_bytes // 2 // set_bytes)
-    sets = max(1, min(max(wanted, 2), affordable, policy.max_sets))
-    return Rotation(sets, once=in_place or policy.min_calls <= sets < wanted)
+    sets = min(wanted, affordable, policy.max_sets)
+    return Rotation(sets, min(cold, sets))
 
 
 def between_neighbours(policy: TimingPolicy) -> TimingPolicy:
@@ -158,17 +152,15 @@ def chain_rotation(
     """
     affordable = max(1, free_bytes // 2 // set_bytes)
     wanted = max(FEWEST_LINKS, CHAIN_BYTES // footprint_bytes)
-    return Rotation(min(policy.links, wanted, affordable), once=True, chain=True)
+    sets = min(policy.links, wanted, affordable)
+    return Rotation(sets, sets, chain=True)
 
 
 def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:
-    """Choose a multiple of the sets that makes one replay long enough to time."""
-    sets = chosen.sets
-    if chosen.once:
-        return sets
+    """Choose how many of the sets make one replay long enough to time."""
     fitting = int(min(policy.long_replay_us / expected_us, policy.min_calls))
-    wanted = max(fitting, 1, ceil(policy.min_replay_us / expected_us))
-    return max(1, min(ceil(wanted / sets), max(1, MAX_CALLS // sets))) * sets
+    wanted = max(fitting, chosen.fewest, ceil(policy.min_replay_us / expected_us))
+    return min(wanted, chosen.sets)
 
 
 def should_stop(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -77,7 +78,7 @@ def hide_host_code(source: SourceFile) -> str:
 
 def host_edits(source: SourceFile) -> tuple[Edit, ...]:
     """List the edits that `hide_host_code` makes, none for a source that NVRTC takes as it is."""
-    reached = source.reachable(source.kernels)
+    reached = tuple(sorted(source.reachable(source.kernels)))
     items = tuple(_items(parse_tree(source.masked)))
     host = [item for item in items if _is_host(item, source, reached)]
     guards = [edit for span in _merge_spans(host, source.masked) for edit in _guard(span, source)]
@@ -140,12 +141,14 @@ def is_marked(text: str, marks: frozenset[str] = frozenset()) -> bool:
 
 
 def _has_mark(text: str, source: SourceFile) -> bool:
-    marks = (name for name, value in source.aliases.items() if _DEVICE.search(value))
-    return is_marked(text, frozenset(marks))
+    words = (source.aliases.get(word, "") for word in re.findall(r"\w+", text))
+    return is_marked(text) or any(_DEVICE.search(value) for value in words)
 
 
 def _within(item: Node, reached: tuple[Span, ...]) -> bool:
-    return any(item.start_byte <= start and end <= item.end_byte for start, end in reached)
+    # Spans nest or are apart: the first that begins in the item tells of all.
+    at = bisect_left(reached, (item.start_byte, 0))
+    return at < len(reached) and reached[at][1] <= item.end_byte
 
 
 def _annotations(

@@ -44,6 +44,8 @@ from tuner.source.unsupported import require_closed, require_cuda
 
 # Far more than a kernel has.
 _MOST_BYTES, _MOST_PARAMETERS = 4 << 20, 1000
+# What each is given is looked for in all of the function before it.
+_MOST_LAUNCHES = 1000
 _CHEVRONS = re.compile(r"(<[ \t]*<[ \t]*<)([^;{}]*?)(>[ \t]*>[ \t]*>)(?=\s*\()")
 _UNROLL = re.compile(r"unroll\s*\(?\s*([^)\s]*)")
 
@@ -104,6 +106,10 @@ def parse_source(text: str, path: Path) -> SourceFile:
     if not text.strip():
         raise KernelError("is empty", path=path, remedy="give a file with a __global__ function")
     masked = without_qualifiers(mask(text))
+    if (count := masked.count("<<<")) > _MOST_LAUNCHES:
+        remedy = "give the file of one kernel, with the code that launches it"
+        message = f"has {count:,} launches: at most {_MOST_LAUNCHES:,} are read"
+        raise KernelError(message, path=path, remedy=remedy)
     try:
         nodes = tuple(walk(parse_tree(masked)))
     except KernelError as error:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.device.timing import (
+    FASTEST_BYTES_US,
+    FASTEST_US,
     FINALS,
     MAX_CALLS,
     SEARCH,
@@ -31,27 +33,25 @@ from tuner.device.timing import (
 MIB = 1 << 20
 L2 = 60 * MIB
 FREE = 100 << 30
-HOT = TimingPolicy(l2_multiple=0.0)
 CHAIN = between_neighbours(SEARCH)
 
 
 @pytest.mark.parametrize(
     ("policy", "footprint", "free", "chosen"),
     [
-        pytest.param(SEARCH, 10 * MIB, FREE, Rotation(24, once=False), id="the L2 four times"),
-        pytest.param(SEARCH, 7 * MIB, FREE, Rotation(35, once=False), id="rounded up"),
-        pytest.param(SEARCH, 1000 * MIB, FREE, Rotation(2, once=False), id="two sets at least"),
-        pytest.param(FINALS, 256, FREE, Rotation(MAX_CALLS, once=True), id="too small: each once"),
-        pytest.param(SEARCH, MIB // 4, FREE, Rotation(384, once=True), id="a search captures few"),
-        pytest.param(FINALS, MIB // 4, FREE, Rotation(960, once=False), id="finals capture more"),
-        pytest.param(SEARCH, 10 * MIB, 100 * MIB, Rotation(5, once=False), id="scarce memory"),
-        pytest.param(SEARCH, 10 * MIB, 5 * MIB, Rotation(1, once=False), id="no memory"),
-        pytest.param(
-            TimingPolicy(l2_multiple=0.0), 10 * MIB, FREE, Rotation(1, once=False), id="hot"
-        ),
+        pytest.param(SEARCH, 10 * MIB, FREE, Rotation(229, 24), id="a set for each call"),
+        pytest.param(FINALS, 10 * MIB, FREE, Rotation(229, 24), id="which searches share"),
+        pytest.param(SEARCH, 7 * MIB, FREE, Rotation(300, 35), id="none ends sooner than in 1 us"),
+        pytest.param(SEARCH, 90 * MIB, FREE, Rotation(26, 3), id="more than 20"),
+        pytest.param(SEARCH, 1000 * MIB, FREE, Rotation(3, 2), id="long in a few calls"),
+        pytest.param(FINALS, 256, FREE, Rotation(MAX_CALLS, MAX_CALLS), id="too small"),
+        pytest.param(SEARCH, MIB // 4, FREE, Rotation(384, 384), id="a search captures few"),
+        pytest.param(FINALS, MIB // 4, FREE, Rotation(960, 960), id="finals capture more"),
+        pytest.param(SEARCH, 10 * MIB, 100 * MIB, Rotation(5, 5), id="scarce memory"),
+        pytest.param(SEARCH, 10 * MIB, 5 * MIB, Rotation(1, 1), id="no memory"),
     ],
 )
-def test_the_rotating_buffers_cover_the_l2_or_are_used_once_a_replay(
+def test_there_is_a_set_for_each_call_of_a_replay_and_a_replay_covers_the_l2(
     policy: TimingPolicy, footprint: int, free: int, chosen: Rotation
 ) -> None:
     assert rotation(policy, footprint, footprint, L2, free) == chosen
@@ -74,39 +74,39 @@ def test_the_warm_up_ends_when_the_clocks_are_steady(
     assert steady(SEARCH, batches, seconds) is done
 
 
-@given(footprint=st.integers(1, 1 << 36), l2=st.integers(1, 1 << 28), free=st.integers(0, 1 << 38))
-def test_buffers_cover_the_l2_or_are_used_once(footprint: int, l2: int, free: int) -> None:
-    chosen = rotation(SEARCH, footprint, footprint, l2, free)
-    assert 1 <= chosen.sets <= MAX_CALLS
-    scarce = chosen.sets < SEARCH.min_calls
-    assert chosen.once or scarce or chosen.sets * footprint >= SEARCH.l2_multiple * l2
+@given(
+    policy=st.sampled_from([SEARCH, FINALS]),
+    footprint=st.integers(1, 1 << 36),
+    l2=st.integers(1, 1 << 28),
+    free=st.integers(0, 1 << 38),
+    expected_us=st.floats(1e-3, 1e7),
+)
+def test_a_replay_uses_each_set_once_and_is_cold_and_long_where_memory_allows(
+    policy: TimingPolicy, footprint: int, l2: int, free: int, expected_us: float
+) -> None:
+    chosen = rotation(policy, footprint, footprint, l2, free)
     assert chosen.sets == 1 or chosen.sets * footprint <= free // 2
-
-
-@given(sets=st.integers(1, MAX_CALLS), expected_us=st.floats(1e-3, 1e7))
-def test_a_replay_uses_every_set_equally_and_is_long_enough(sets: int, expected_us: float) -> None:
-    calls = calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us)
-    assert calls % sets == 0
-    assert sets <= calls <= MAX_CALLS
-    fits = calls + sets <= MAX_CALLS
-    long = (calls + 1) * expected_us > SEARCH.long_replay_us
-    assert not fits or (
-        (calls >= SEARCH.min_calls or long)
-        and calls * expected_us >= SEARCH.min_replay_us * (1 - 1e-9)
-    )
-    assert calls < SEARCH.min_calls + sets or calls * expected_us <= SEARCH.long_replay_us
+    calls = calls_per_replay(policy, chosen, expected_us)
+    assert 1 <= chosen.fewest <= calls <= chosen.sets <= policy.max_sets
+    scarce = (chosen.sets + 1) * footprint > free // 2 or chosen.sets == policy.max_sets
+    assert scarce or calls * footprint >= policy.l2_multiple * l2
+    possible = expected_us >= max(FASTEST_US, footprint / FASTEST_BYTES_US)
+    assert scarce or not possible or calls * expected_us >= policy.min_replay_us * (1 - 1e-9)
+    few = calls == chosen.fewest or calls < policy.min_calls
+    longest_us = max(policy.long_replay_us, policy.min_replay_us + expected_us)
+    assert few or calls * expected_us <= longest_us * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
-    ("sets", "expected_us", "calls"),
+    ("fewest", "expected_us", "calls"),
     [
-        *((4, 400.0, 20), (3, 400.0, 21), (4, 1.0, 152), (1, 0.01, 4096)),
-        *((2, 1000.0, 8), (2, 1300.0, 6), (1, 9000.0, 1), (24, 1000.0, 24)),
+        *((4, 400.0, 20), (4, 1.0, 150), (1, 0.01, 300), (2, 1000.0, 8), (2, 1300.0, 6)),
+        *((1, 9000.0, 1), (24, 1000.0, 24)),
     ],
 )
-def test_calls_per_replay(sets: int, expected_us: float, calls: int) -> None:
-    assert calls_per_replay(SEARCH, Rotation(sets, once=False), expected_us) == calls
-    assert calls_per_replay(SEARCH, Rotation(sets, once=True), expected_us) == sets
+def test_calls_per_replay(fewest: int, expected_us: float, calls: int) -> None:
+    assert calls_per_replay(SEARCH, Rotation(300, fewest), expected_us) == calls
+    assert calls_per_replay(SEARCH, Rotation(fewest, fewest), expected_us) == fewest
 
 
 POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)
@@ -119,7 +119,7 @@ POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)
 )
 def test_every_call_of_a_chain_has_a_place_of_its_own(footprint: int, free: int, sets: int) -> None:
     chosen = chain_rotation(FINALS, footprint, footprint, free)
-    assert chosen == Rotation(sets, once=True, chain=True)
+    assert chosen == Rotation(sets, sets, chain=True)
     assert calls_per_replay(FINALS, chosen, expected_us=1.0) == sets
 
 

@@ -131,3 +131,10 @@ def test_kernels_keep_their_lines_in_real_files(name: str, moved: int) -> None:
             p.declaration for p in before.parameters
         ]
     assert hide_host_code(again) == again.text
+
+
+@pytest.mark.timeout(30)
+def test_a_chain_of_thousands_of_names_is_followed_in_linear_time() -> None:
+    chain = "".join(f"typedef t{k} t{k + 1};\n" for k in range(15_000))
+    text = f"typedef float t0;\n{chain}__global__ void k(t15000* y) {{ y[0] = 1; }}\n"
+    assert hide_host_code(parse_source(text, Path("k.cu"))) == text

@@ -345,3 +345,12 @@ __global__ void __launch_bounds__(64)
 """
     )
     assert [kernel.qualified_name for kernel in source.kernels] == ["ops::quant::to_int_kernel"]
+
+
+def test_a_file_of_thousands_of_launches_is_refused() -> None:
+    calls = "".join(f"case {k}: k<<<{k + 1}, 32>>>(y); break;\n" for k in range(1001))
+    text = (
+        f"__global__ void k(float* y) {{}}\nvoid f(float* y, int n) {{ switch (n) {{ {calls} }} }}"
+    )
+    with pytest.raises(KernelError, match="has 1,001 launches: at most 1,000 are read"):
+        parse_source(text, Path("k.cu"))

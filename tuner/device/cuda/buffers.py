@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from cuda.bindings import driver
 
@@ -193,7 +193,7 @@ class MappedArena:
 
 
 class Buffers:
-    """Copies of one workload's arrays, enough of them that the L2 holds none between two uses."""
+    """Copies of one workload's arrays: one for each call of a replay, more than the L2 holds."""
 
     def __init__(self, arena: MappedArena, chosen: Rotation, stream: Any) -> None:
         self.rotation, self.sets = chosen, chosen.sets
@@ -203,6 +203,8 @@ class Buffers:
         self.base = allocate(self.size_bytes)
         written_in_place = bool(arena.layout.with_role("inout"))
         self._pristine = allocate(self.size_bytes) if written_in_place else 0
+        # How many hold what the arena does.
+        self._filled = 0
         self.arguments = [
             LaunchArguments(arena.layout, self.base + index * self.set_bytes)
             for index in range(self.sets)
@@ -213,42 +215,48 @@ class Buffers:
         return 2 * self.size_bytes if self._pristine else self.size_bytes
 
     def renew(self) -> None:
-        call(driver.cuMemcpyDtoDAsync, self.base, self._arena.base, self.set_bytes, self._stream)
-        made = 1
-        while made < self.sets:  # each copy doubles what there is: few calls for many sets
-            count = min(made, self.sets - made)
-            target = self.base + made * self.set_bytes
-            call(driver.cuMemcpyDtoDAsync, target, self.base, count * self.set_bytes, self._stream)
+        """Take what the sets hold for old: the arena holds something else."""
+        self._filled = 0
+
+    def fill(self, sets: int) -> None:
+        """Copy what the arena holds to so many sets, unless they have it."""
+        if self._filled >= sets:
+            return
+        first, made = self.base + self._filled * self.set_bytes, 1
+        new = sets - self._filled
+        call(driver.cuMemcpyDtoDAsync, first, self._arena.base, self.set_bytes, self._stream)
+        while made < new:  # each copy doubles what there is: few calls for many sets
+            count = min(made, new - made)
+            target = first + made * self.set_bytes
+            call(driver.cuMemcpyDtoDAsync, target, first, count * self.set_bytes, self._stream)
             made += count
         if self._pristine:
-            call(driver.cuMemcpyDtoDAsync, self._pristine, *self._all, self._stream)
+            kept, size_bytes = self._pristine + first - self.base, new * self.set_bytes
+            call(driver.cuMemcpyDtoDAsync, kept, first, size_bytes, self._stream)
+        self._filled = sets
         call(driver.cuStreamSynchronize, self._stream)
 
-    def spoil(self, byte: int) -> None:
-        """Enqueue what makes every set look as if no call had used it; fill outputs with `byte`."""
+    def spoil(self, byte: int, sets: int) -> None:
+        """Enqueue what makes so many look as if no call had used them; fill outputs with `byte`."""
         if self._pristine:
-            base, size_bytes = self._all
-            call(driver.cuMemcpyDtoDAsync, base, self._pristine, size_bytes, self._stream)
-        self._fill(self._arena.layout.spoiled, byte)
+            size_bytes = sets * self.set_bytes
+            call(driver.cuMemcpyDtoDAsync, self.base, self._pristine, size_bytes, self._stream)
+        self._set(self._arena.layout.spoiled, byte, sets)
 
     def zero(self) -> None:
         """Enqueue what makes scratch zero that kernels have to leave so, for another program."""
-        self._fill(self._arena.layout.zeroed, 0)
+        self._set(self._arena.layout.zeroed, 0, self.sets)
 
-    def _fill(self, slots: Sequence[Slot], byte: int) -> None:
+    def _set(self, slots: Sequence[Slot], byte: int, sets: int) -> None:
         for slot in slots:
             first, width = self.base + slot.offset, slot.size_bytes
-            if self.sets > FEW_SETS:
-                shape = (width, self.sets)
+            if sets > FEW_SETS:
+                shape = (width, sets)
                 call(driver.cuMemsetD2D8Async, first, self.set_bytes, byte, *shape, self._stream)
                 continue
-            for index in range(self.sets):
+            for index in range(sets):
                 place = first + index * self.set_bytes
                 call(driver.cuMemsetD8Async, place, byte, width, self._stream)
-
-    @property
-    def _all(self) -> tuple[int, int]:
-        return self.base, self.size_bytes
 
     def close(self) -> None:
         call(driver.cuMemFree, self.base)
@@ -256,18 +264,13 @@ class Buffers:
             call(driver.cuMemFree, self._pristine)
 
 
-class Places(Protocol):
-    """Where a graph's calls find their arrays, one place after the other."""
-
-    sets: int
-    arguments: list[LaunchArguments]
-
-
 class Graph:
-    """A captured sequence of operator calls that rotates over the buffer sets."""
+    """A captured sequence of operator calls, each on arrays of its own."""
 
-    def __init__(self, launcher: Issuer, buffers: Places, calls: int, stream: Any) -> None:
-        self.calls = calls
+    def __init__(
+        self, launcher: Issuer, everywhere: Sequence[LaunchArguments], stream: Any
+    ) -> None:
+        self.calls = len(everywhere)
         modes = driver.CUstreamCaptureMode
         mode = (
             modes.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -276,8 +279,8 @@ class Graph:
         )
         call(driver.cuStreamBeginCapture, stream, mode)
         try:
-            for index in range(calls):
-                launcher.issue(buffers.arguments[index % buffers.sets])
+            for arguments in everywhere:
+                launcher.issue(arguments)
         except WorkerError:
             status, *unfinished = driver.cuStreamEndCapture(stream)
             if status == driver.CUresult.CUDA_SUCCESS:

@@ -101,9 +101,9 @@ class PeerLaunchers:
                     error.sticky = ran_out(error.__cause__)
                 raise
             # On the arrays themselves: what is captured does not run.
-            place = _Place([LaunchArguments(arena.layout, arena.base)])
+            place = LaunchArguments(arena.layout, arena.base)
             try:
-                Graph(launcher, place, 1, self._stream).close()
+                Graph(launcher, [place], self._stream).close()
             except PeerError as error:
                 raise PeerError(f"{error.message}; {_CAPTURED}", status=error.status) from error
             self._launchers[name] = launcher
@@ -309,12 +309,6 @@ def _call_on_arrays(
         arrays[slot.name] = cupy.ndarray(slot.shape, STORAGE.get(slot.dtype, slot.dtype), pointer)
     with _blamed_on_peer(home.reference), cupy.cuda.ExternalStream(int(stream)):
         function(arrays, dict(axes), **home.operators)
-
-
-@dataclass(slots=True)
-class _Place:
-    arguments: list[LaunchArguments]
-    sets: int = 1
 
 
 def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:

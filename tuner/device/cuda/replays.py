@@ -154,15 +154,15 @@ class Replays:
         for position, of in enumerate(kept):
             planned = None if of is None else self._results.plan(of[0])
             if planned is not None:
-                most = min(graphs[position].calls, self.buffers.sets)
-                judged[position] = secrets.randbelow(most), planned
+                judged[position] = secrets.randbelow(graphs[position].calls), planned
+        self.buffers.fill(max(graph.calls for graph in graphs))
         changed = {at: (chosen, one.variant) for at, (chosen, one) in judged.items()}
         with timing_events(1 + 2 * len(graphs)) as events:
             first, *others = events
             pairs = list(zip(others[::2], others[1::2], strict=True))
             call(driver.cuEventRecord, first, self._stream)
             for position, (graph, (start, stop)) in enumerate(zip(graphs, pairs, strict=True)):
-                self.buffers.spoil(fill_byte())
+                self.buffers.spoil(fill_byte(), graph.calls)
                 if not kept or kept[position] is not None:
                     # Between replays of one program nothing is reset: it has to leave zeros.
                     if graph is not self._last:

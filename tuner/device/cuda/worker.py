@@ -228,7 +228,7 @@ class CudaWorker:
         self._require_clocks()
         self._busy_s = time.perf_counter()
         slow = hopeless(policy, times, incumbent_us)
-        return Measurement(tuple(times), graph.calls, replays.buffers.sets, slow, ratio)
+        return Measurement(tuple(times), graph.calls, graph.calls, slow, ratio)
 
     def compare(
         self,
@@ -261,10 +261,11 @@ class CudaWorker:
         """Replay what was timed, or only what spoils its memory: for a clock outside."""
         captured = self._captured
         assert captured is not None
+        graph = captured.graphs[0]
         for _ in range(count):
-            captured.buffers.spoil(fill_byte())
+            captured.buffers.spoil(fill_byte(), graph.calls)
             if calls:
-                captured.graphs[0].launch(self._stream)
+                graph.launch(self._stream)
         call(driver.cuCtxSynchronize)
 
     def _require_clocks(self) -> None:
@@ -342,9 +343,9 @@ class CudaWorker:
                 first = _once_past(load, 0)
                 found = window.take(seconds)
                 time_us = load.time_us(first, _once_past(load, first))
-        covered = replays.buffers.sets * self._mapped.layout.footprint_bytes
+        covered = graph.calls * self._mapped.layout.footprint_bytes
         cold = covered >= policy.l2_multiple * self._attribute("L2_CACHE_SIZE")
-        return replace(found, time_us=time_us, buffer_sets=replays.buffers.sets, cold=cold)
+        return replace(found, time_us=time_us, buffer_sets=graph.calls, cold=cold)
 
     def _window(self, keep_busy: Callable[[], None]) -> Window:
         self.require_energy()
@@ -430,10 +431,9 @@ class CudaWorker:
         self._patch.forget()
         if neighbours is not None and chosen not in self._empty:
             neighbours.check(buffers.arguments, self._mapped.base)
-            buffers.renew()
             alone_there = Surrounded(neighbours, None)
             with neighbours.captured():
-                self._empty[chosen] = Graph(alone_there, buffers, buffers.sets, self._stream)
+                self._empty[chosen] = Graph(alone_there, buffers.arguments, self._stream)
         return Replays(
             *(buffers, self._stream, self._scrub, self._shared),
             *(self._patch, self._results, neighbours),
@@ -452,30 +452,33 @@ class CudaWorker:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
         free_bytes, _ = call(driver.cuMemGetInfo)
         free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
-        in_place = bool(layout.with_role("inout"))
-        if in_place:
+        if layout.with_role("inout"):
             free_bytes //= 2  # they are kept twice
         sizes = layout.footprint_bytes, layout.set_bytes
         if chain:
             return chain_rotation(policy, *sizes, free_bytes)
-        return rotation(policy, *sizes, l2_bytes, free_bytes, in_place=in_place)
+        return rotation(policy, *sizes, l2_bytes, free_bytes)
 
     def _graph(
         self, launcher: Issuer, policy: TimingPolicy, replays: Replays, guess_us: float | None
     ) -> Graph:
         buffers = replays.buffers
+
+        def capture(calls: int, issuer: Issuer = launcher) -> Graph:
+            buffers.fill(calls)
+            return Graph(issuer, buffers.arguments[:calls], self._stream)
+
         if buffers.rotation.chain:
             assert self._neighbours is not None
-            surrounded = Surrounded(self._neighbours, launcher)
-            return Graph(surrounded, buffers, buffers.sets, self._stream)
+            return capture(buffers.sets, Surrounded(self._neighbours, launcher))
         if guess_us is None:
-            first = Graph(launcher, buffers, max(buffers.sets, policy.min_calls), self._stream)
+            few = min(max(buffers.rotation.fewest, policy.min_calls), buffers.sets)
+            first = capture(few)
             guess_us = replays.run([first, first])[0][1] / first.calls
             if first.calls == calls_per_replay(policy, buffers.rotation, guess_us):
                 return first
             first.close()
-        calls = calls_per_replay(policy, buffers.rotation, guess_us)
-        return Graph(launcher, buffers, calls, self._stream)
+        return capture(calls_per_replay(policy, buffers.rotation, guess_us))
 
     def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> None:
         """Replay until the clocks are steady: after a pause they take some milliseconds to rise."""

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.device.base import Program
-from tuner.device.encoding import Array, storage_dtype
+from tuner.device.encoding import Array
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import PAGE_BYTES, UNCHANGED, lay_out
+from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.device.verify.shared_memory import SharedMemory
-from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness
@@ -48,36 +48,25 @@ class Probe:
     def __init__(
         self,
         spec: KernelSpec,
-        operators: Mapping[str, str],
+        reference: ReferenceProcess,
         workload: Workload,
         environment: Mapping[str, str],
         timeout_s: float,
     ) -> None:
         arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in spec.arguments)
         self._spec = replace(spec, arguments=arguments)
-        self._operators, self._workload = dict(operators), workload
+        self._reference, self._workload = reference, workload
         self._written = [
             a.name for a in spec.arguments if a.role in ("output", "scratch") and not a.zeroed
         ]
         self._layout = lay_out(self._spec, workload.values, by_pages=True)
         self._rooms: dict[str, int] = {}
-        self._judged = lay_out(spec, workload.values)
-        self._verified = HostMemory()
-        self._verifier = Verifier(self._verified, spec, self._operators)
-        self._verifier.open_arena(workload, self._judged)
         self._memory = SharedMemory()
         self._worker = HostWorker(timeout_s, environment)
 
     def draw(self, seed: int, kind: str = NORMAL) -> dict[str, Array]:
         """Draw what every array holds: inputs as the file says, what is written any bits."""
-        self._verifier.prepare(self._workload, kind, seed)
-        data = self._verified.data
-        drawn = {
-            slot.name: data[slot.offset : slot.offset + slot.size_bytes]
-            .view(storage_dtype(slot.dtype))
-            .copy()
-            for slot in self._judged.slots
-        }
+        drawn = self._reference.draw(self._workload, kind, seed)
         rng = np.random.default_rng(seed)
         for name in self._written:
             drawn[name].view(np.uint8)[...] = rng.integers(0, 256, drawn[name].nbytes, np.uint8)
@@ -85,11 +74,7 @@ class Probe:
 
     def judge(self, seed: int, kind: str, left: Contents) -> Correctness:
         """Compare what a run left of the inputs drawn so with the reference."""
-        self._verifier.prepare(self._workload, kind, seed)
-        for slot in self._judged.slots:
-            content = self._verified.data[slot.offset : slot.offset + slot.size_bytes]
-            content[...] = left[slot.name].view(np.uint8)
-        return self._verifier.check()
+        return self._reference.judge(self._workload, kind, seed, left)
 
     def redraw(self, before: Contents, seed: int) -> Contents:
         """Draw other content; of what is written all bits turn, so that none agrees by chance."""

@@ -18,6 +18,7 @@ from tuner.compiler.cache import Cache
 from tuner.device.base import CompileTarget, DeviceInfo, Program
 from tuner.device.inputs import EXTREME, NORMAL, input_kinds_for
 from tuner.device.sizes import smaller_workloads
+from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.device.verify.telling import MEANT
 from tuner.extensions.cpu.child import LaunchEnd
 from tuner.extensions.cpu.compiler import HostCompiler, preload
@@ -43,6 +44,7 @@ def prove(
     spec: KernelSpec,
     operators: Mapping[str, str],
     info: DeviceInfo,
+    reference: ReferenceProcess,
     allows: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> tuple[Proof, ...]:
     """Run the baseline on the CPU with content of our own, and compare what it does with the file.
@@ -51,7 +53,7 @@ def prove(
     Where the file has none that is small, or it takes too long, smaller ones stand for them.
     Nothing is raised for what cannot be run there: the proof says why.
     """
-    run = partial(_prove_on, spec, operators, info)
+    run = partial(_prove_on, spec, operators, info, reference)
     small = [
         workload
         for workload in dict.fromkeys((*spec.workloads, *spec.edge_cases))
@@ -120,6 +122,7 @@ def _prove_on(
     spec: KernelSpec,
     operators: Mapping[str, str],
     info: DeviceInfo,
+    reference: ReferenceProcess,
     workload: Workload,
     *,
     sizes_only: bool = False,
@@ -137,7 +140,7 @@ def _prove_on(
                 raise TunerError(result.error)
             program = target.program(source, workload, launches, result)
             environment = preload(_SANITIZERS)
-            probe = Probe(spec, operators, workload, environment, RUN_TIMEOUT_S)
+            probe = Probe(spec, reference, workload, environment, RUN_TIMEOUT_S)
             stack.callback(probe.close)
             observer = _Observer(spec, workload, probe, program, sizes_only=sizes_only)
             observer.ends_s = ends_s or observer.ends_s

@@ -74,6 +74,6 @@ def test_buffers_count_all_the_memory_that_they_hold(
     arena = MappedArena.__new__(MappedArena)  # mapping one needs a GPU
     spec = make_spec(ARGUMENTS[0], ("x", "float32", ("T",), role))
     arena.layout = lay_out(spec, {"T": 1000})
-    buffers = Buffers(arena, Rotation(3, once=False), None)
+    buffers = Buffers(arena, Rotation(3, 2), None)
     assert buffers.size_bytes == 3 * arena.layout.total_bytes
     assert buffers.held_bytes == sum(allocated)

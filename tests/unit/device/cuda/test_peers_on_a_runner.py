@@ -219,15 +219,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Capturing:
     return driver
 
 
-BUFFERS: Any = SimpleNamespace(sets=2, arguments=["first", "second"])
+PLACES: Any = ["first", "second"]
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_only_a_peers_capture_is_relaxed(driver: Capturing, relaxed: bool) -> None:
     issued: list[str] = []
     launcher: Any = SimpleNamespace(relaxed=relaxed, issue=issued.append)
-    Graph(launcher, BUFFERS, 3, None)
-    assert issued == ["first", "second", "first"]
+    Graph(launcher, PLACES, None)
+    assert issued == ["first", "second"]
     (mode,) = driver.modes
     assert (mode == MODES.CU_STREAM_CAPTURE_MODE_RELAXED) is relaxed
 
@@ -238,7 +238,7 @@ def test_a_peer_that_fails_in_a_capture_ends_it(driver: Capturing) -> None:
 
     launcher: Any = SimpleNamespace(relaxed=True, issue=fail)
     with pytest.raises(PeerError, match="capturing"):
-        Graph(launcher, BUFFERS, 3, None)
+        Graph(launcher, PLACES, None)
     assert (driver.open, driver.graphs) == (0, 0)
 
 

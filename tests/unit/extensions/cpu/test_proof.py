@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tuner.app.check import target_info
 from tuner.app.proofs import Proof, require_right
+from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.extensions.cpu.proof import prove, require_no_constant_memory
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import KernelSpec
@@ -47,7 +49,8 @@ def spec(
 
 
 def proofs(of: KernelSpec) -> tuple[Proof, ...]:
-    return prove(of, {}, target_info("sm_90a"))
+    with closing(ReferenceProcess(of, {})) as reference:
+        return prove(of, {}, target_info("sm_90a"), reference)
 
 
 def mistakes(of: KernelSpec) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tuner.app.check import target_info
 from tuner.app.proofs import Proof
+from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.extensions.cpu import proof as proving
 from tuner.extensions.cpu.proof import prove
 from tuner.space.load import load_definition
@@ -121,7 +123,9 @@ def proofs(folder: Path, name: str, gives: str, **changes: str) -> tuple[Proof, 
     files = {"cu": source, "cu.j2": source, "yaml": space, "py": reference}
     for suffix, text in files.items():
         (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
-    return prove(load_definition(folder / f"{name}.yaml").spec, {}, target_info("sm_90a"))
+    spec = load_definition(folder / f"{name}.yaml").spec
+    with closing(ReferenceProcess(spec, {})) as reference:
+        return prove(spec, {}, target_info("sm_90a"), reference)
 
 
 @pytest.mark.parametrize("name", KERNELS)

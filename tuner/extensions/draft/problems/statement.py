@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+from tuner.device.bounded import BoundedProcess
 from tuner.device.definitions import Definition
 from tuner.device.problems import BenchProblem, dtype_name, is_problem, own_dtype
 from tuner.device.reference import blamed_on
@@ -21,8 +19,6 @@ from tuner.model.config import RESERVED_NAMES
 from tuner.model.errors import InputError, KernelError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
-from tuner.process.confinement import be_quiet, limit_process
 from tuner.process.files import parse_json, read_regular
 
 _MOST_TUNED = 8
@@ -31,9 +27,8 @@ _LARGEST_RUN_BYTES = 64 << 20
 _MOST_KNOBS = 100
 # What reading a line of JSON raises that holds something else than a workload.
 _OF_ANY_KIND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-# What a problem may take to be read, all its runs together; then it is ended from outside.
-LIMIT_S, GRACE_S, MOST_BYTES = 120.0, 5.0, 4 << 30
-_SMALLER = "reading it runs it, with its own sizes and others: let it do no more than compute"
+# What a problem may take to be read, all its runs together.
+LIMIT_S = 120.0
 # Sizes of an axis that a definition leaves open and no workload says.
 _GUESSED = (1, 64, 4096)
 
@@ -101,37 +96,19 @@ _READ: dict[tuple[Path, bytes], Statement] = {}
 
 def read_apart(reader: type[ProblemReader], path: Path, limit_s: float, *asked: object) -> object:
     """Let a reader in a process of its own read a problem; raise as `statement_of` does."""
-    child = Child(reader, (), "tune-problem")
+    process = BoundedProcess(path, reader, limit_s=limit_s, ahead="torch")
     try:
-        return child.call("read", path, limit_s, *asked, timeout_s=limit_s + GRACE_S)
-    except ChildTimeoutError as error:
-        raise KernelError(f"computes for over {limit_s:g} s", path=path, remedy=_SMALLER) from error
-    except ChildDiedError as error:
-        message = f"ends the process that reads it (exit code {error})"
-        raise KernelError(message, path=path, remedy=_SMALLER) from error
-    except MemoryError as error:
-        message = f"takes more than {MOST_BYTES >> 30} GiB of memory"
-        raise KernelError(message, path=path, remedy=_SMALLER) from error
+        return process.call("read", path, *asked)
     finally:
-        child.kill()
+        process.close()
 
 
 class ProblemReader:
-    """What reads a problem in a process of its own, without a word of what that prints."""
+    """What reads a problem in a process of its own."""
 
-    def __init__(self) -> None:
-        limit_process(MOST_BYTES)
-        be_quiet()
-        os.register_at_fork(after_in_child=partial(os._exit, 1))  # it would go on as this one does
-        with suppress(ImportError):  # whose import takes its time
-            import_module("torch")
-
-    def read(self, path: Path, limit_s: float, *asked: object) -> object:
-        try:
-            with blamed_on(path, "cannot be read", limit_s=limit_s):
-                return self.read_here(path, *asked)
-        except KeyboardInterrupt as error:  # of the problem: Ctrl-C does not reach this process
-            raise KernelError("raises KeyboardInterrupt", path=path) from error
+    def read(self, path: Path, *asked: Any) -> object:
+        with blamed_on(path, "cannot be read"):
+            return self.read_here(path, *asked)
 
     def read_here(self, path: Path, *asked: Any) -> object:
         """Read in this process."""

@@ -22,13 +22,20 @@ from tuner.extensions.draft.python.tensors import (
     statements,
 )
 from tuner.model.config import RESERVED_NAMES
+from tuner.model.expressions import MAX_LENGTH
 
+_MOST_RANKS = 100
 _OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
     ast.FloorDiv: "//",
 }
+
+
+def _bounded(size: str) -> str | None:
+    """Forget a size that no search space could state: names that add up double at each line."""
+    return size if len(size) <= MAX_LENGTH else None
 
 
 class Shapes:
@@ -120,10 +127,10 @@ class Shapes:
                 if len(texts) < 2:
                     return None
                 first, second = (one if is_plain(one) else f"({one})" for one in texts)
-                return f"{first} {_OPERATORS[type(op)]} {second}"
+                return _bounded(f"{first} {_OPERATORS[type(op)]} {second}")
             case ast.Call(func=how, args=[left, right]) if ast.unparse(how).endswith("cdiv"):
                 pair = self.size(left), self.size(right)
-                return None if None in pair else f"ceil_div({pair[0]}, {pair[1]})"
+                return None if None in pair else _bounded(f"ceil_div({pair[0]}, {pair[1]})")
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
                 return self.size(inner, hint)
             case ast.Subscript():
@@ -282,7 +289,9 @@ class Shapes:
         match node:
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 first, second = self._shape(left), self._shape(right)
-                return None if first is None or second is None else first + second
+                if first is None or second is None or len(first + second) > _MOST_RANKS:
+                    return None
+                return first + second
             case ast.Subscript(value=whole, slice=ast.Slice() as cut):
                 shape = self._shape(whole)
                 ends = (self.literals.try_evaluate(end) for end in (cut.lower, cut.upper, cut.step))

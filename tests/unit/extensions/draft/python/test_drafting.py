@@ -422,3 +422,25 @@ def scaled(x: torch.Tensor, bias: Optional[torch.Tensor], fast: bool, config: di
     assert "bias = None  # guessed: it may be None, line 9" in module
     assert 'config_ = {"BLOCK": 64, "num_warps": 4, **chosen}  # guessed' in module
     assert module.count("return {") == 1  # the reference's: what comes back was written in place
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("first", "line"),
+    [
+        ("a0 = n", "a{now} = a{before} + a{before}"),
+        ("a0 = n", "a{now} = triton.cdiv(a{before}, a{before})"),
+        ("a0 = x", "a{now} = torch.empty(a{before}.shape + a{before}.shape)"),
+    ],
+    ids=["sums", "quotients", "shapes"],
+)
+@pytest.mark.usefixtures("folder")
+def test_sizes_that_double_at_each_line_are_left_open(first: str, line: str) -> None:
+    lines = [first, *(line.format(now=k, before=k - 1) for k in range(1, 60))]
+    lines.append("y = torch.empty(a59)")
+    text = KERNEL + LAUNCH.format("").replace(
+        "    scale[", "".join(f"    {one}\n" for one in lines) + "    scale["
+    )
+    made, data, _ = written(text)
+    assert shapes(data)["x"] == ["n"]
+    assert made.space.stat().st_size < 10_000
