@@ -13,14 +13,14 @@ from tuner.model.languages import refuse_opencl
 from tuner.model.settings import FILES, LITERAL, MCP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import ExitStack
 
     from tuner.app.authors import RunRounds
     from tuner.app.plan import RunOptions
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
-    from tuner.extensions.agents.base import Agent
+    from tuner.extensions.agents.base import Agent, Briefing
     from tuner.extensions.agents.rounds import Author
     from tuner.model.run_config import RunConfig
     from tuner.session.session import Session
@@ -121,10 +121,17 @@ def _author(
         info=device.info,
         reporting=profiling.evaluator_of,
     )
+
+    def brief(number: int, base: str | None, phases_s: Mapping[str, float]) -> Briefing:
+        # Only now: the profile that comes before the first round says how deep it went.
+        degree = profiling.degree_in(session)
+        briefer = Briefer(plan, session, candidates, device.info, degree)
+        return briefer.of(number, base, phases_s)
+
     return Author(
         agent=agent,
         policy=policy(plan.config.policy),
-        briefing=Briefer(plan, session, candidates, device.info, profiling.degree).of,
+        briefing=brief,
         toolbox=tools.open_round,
         profiling=profiling,
         verifies=verifies,
