@@ -31,7 +31,7 @@ BUDGET = {
     "runtime": 2_245,
     "export": 2_820,
     "engines": 3_460,
-    "draft": 14_150,
+    "draft": 14_180,
     "agents": 8_050,
     "cpu": 4_420,
     "backends": 2_900,
