@@ -72,7 +72,8 @@ def test_a_production_source_is_extracted_drafted_compiled_and_right_on_the_cpu(
     source = here / "project" / STYLES[name]["source"]
     before = source.read_bytes()
     made = drafted(here, name)
-    assert made["parameters"] == STYLES[name]["parameters"]
+    names: list[str] = made["parameters"]  # type: ignore[assignment]
+    assert [one for one in names if one != "min_blocks"] == STYLES[name]["parameters"]
     assert made["left_out"]
     assert f"kernels/{name}.cu" in made["written"]  # type: ignore[operator]
     assert source.read_bytes() == before

@@ -233,7 +233,10 @@ class Counters(Protocol):
         """Say why nothing can be counted here, "" where it can; tried once, on a kernel."""
 
     def count(self, program: Program, names: Sequence[str]) -> Counted:
-        """Run a program on real inputs and count each of its launches once, after a warm-up."""
+        """Run a program on real inputs and count each of its launches once, after a warm-up.
+
+        Where nothing can be counted the reason is the refusal's.
+        """
 
     def close(self) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 
 from tuner.analysis.base import Degree, MachineCode, Profile, ProfileSubject
@@ -43,24 +43,19 @@ class Profiler:
         self.device, self._counters = device, counters
         self._timed = timed and not device.on_cpu
 
-    @cached_property
-    def _refusal(self) -> str:
-        return self._counters.refusal() if self._counters else ""
-
     @property
     def degree(self) -> Degree:
         if not self._timed:
             return Degree.STATIC
-        return Degree.TIMING if self._counters is None or self._refusal else Degree.COUNTERS
+        counts = self._counters is not None and not self._counters.refusal()
+        return Degree.COUNTERS if counts else Degree.TIMING
 
     def profile(self, subject: ProfileSubject) -> Profile:
         """Profile one subject; what cannot be had is left empty, never guessed."""
         timing = Degree.TIMING if self._timed else Degree.STATIC
-        found = Profile(subject, self.device, timing)
-        if self._counters is None or self.degree is not Degree.COUNTERS:
-            found = replace(found, reason=self._refusal if self._timed else "")
+        found, program = Profile(subject, self.device, timing), subject.program
+        if self._counters is None or not self._timed:
             return replace(found, codes=self._codes(subject, ()))
-        program = subject.program
         counted = self._counters.count(program, counters_for(self.device.compute_capability))
         found = replace(found, codes=self._codes(subject, counted.launches))
         if not counted.launches:
@@ -108,9 +103,10 @@ class Profiling:
     ) -> None:
         self._profiler, self.evaluator_of, self._timed = profiler, evaluator_of, timed
 
-    @property
-    def degree(self) -> Degree:
-        return self._profiler.degree
+    def degree_in(self, session: Session) -> Degree:
+        """Tell how deep profiles go; asking the tool takes seconds, a session's may say it."""
+        counted = any(one.degree is Degree.COUNTERS for one in profiles(session))
+        return Degree.COUNTERS if counted else self._profiler.degree
 
     def of(self, plan: Plan, trial: Trial, number: int = 0) -> Profiled | None:
         """Profile a correct trial of `plan`'s candidate; None where it is not compiled here."""

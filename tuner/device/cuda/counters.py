@@ -48,6 +48,9 @@ _OPTIONS = (
     "--force-overwrite",
 )
 
+# What is exported is printed only where a page of it is named.
+_RAW_PAGE = ("--csv", "--page=raw", "--print-units=base")
+
 _NAME_COLUMN = "Kernel Name"
 _ADDRESS_COLUMN = "Address"
 # The second is what it is called where warps were sampled alone.
@@ -159,8 +162,8 @@ class NsightCompute:
 
     def count(self, program: Program, names: Sequence[str]) -> Counted:
         """Count each launch of a call once; the same call ran before, on the same inputs."""
-        if reason := self.refusal():
-            return Counted(reason=reason)
+        if self._tool is None or self._refusal:
+            return Counted(reason=self.refusal())
         needed = program.workload, program.scratch
         if self._drawn is None or self._drawn[0] != needed:
             layout = draw_arena(*needed, self._spec, self._operators, self._arena)
@@ -173,7 +176,17 @@ class NsightCompute:
             if not unknown:
                 break
             wanted = [name for name in wanted if name not in unknown]
-        return self._read_counters(_reason(ended), program.launches, wanted)
+        counted = self._read_counters(ended, program.launches, wanted)
+        if counted.launches:
+            self._refusal = ""
+            by_place = source_counts(self._page("source", "--print-source=sass"))
+            if len(by_place) == len(counted.launches):
+                found = zip(counted.launches, by_place, strict=True)
+                placed = (replace(a, samples=b.samples, executed=b.executed) for a, b in found)
+                counted = Counted(tuple(placed))
+        elif reason := self.refusal():  # is it the program, or the tool?
+            counted = Counted(reason=reason)
+        return counted
 
     def close(self) -> None:
         self._process.close()
@@ -190,38 +203,39 @@ class NsightCompute:
         self._arena.touch()
         job = Job(program, Layout((), (), 0), str(self._arena))
         ended = self._run((job,), [_PROBE_COUNTER], skip=0)
-        return self._read_counters(_reason(ended), launches, [_PROBE_COUNTER]).reason
+        return self._read_counters(ended, launches, [_PROBE_COUNTER]).reason
 
     def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
-        """Run the tool, which makes a report where it can."""
+        """Run the tool, which makes a report where it can, and prints its counters."""
         self._file.unlink(missing_ok=True)
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),
             *(f"--launch-skip={skip}", f"--launch-count={len(jobs[-1].program.launches)}"),
-            f"--export={self._file.with_suffix('')}",
+            *(f"--export={self._file.with_suffix('')}", *_RAW_PAGE),
         ]
         return self._process.run(
             command, self._ordinal, jobs, self._file.parent, TIMEOUT_S, _environment()
         )
 
     def _read_counters(
-        self, reason: str, launches: Sequence[Launch], names: Sequence[str]
+        self, ended: Ended, launches: Sequence[Launch], names: Sequence[str]
     ) -> Counted:
+        reason = _reason(ended)
         if reason or not self._file.is_file():
             return Counted(reason=reason or "Nsight Compute made no report")
-        counters = raw_counters(self._page("raw"))
+        # Each start of the tool takes seconds, even to read a report.
+        counters = raw_counters(ended.said)
+        if len(counters) != len(launches):
+            counters = raw_counters(self._page("raw"))
         if len(counters) != len(launches):
             short = f"Nsight Compute counted {len(counters)} of {len(launches)} launches"
             return Counted(reason=short)
         if not any(values.keys() & set(names) for _, values in counters):
             return Counted(reason="Nsight Compute gave no values")
-        by_place = source_counts(self._page("source", "--print-source=sass"))
-        if len(by_place) != len(launches):
-            by_place = [LaunchCounts("", {})] * len(launches)
         counted = []
-        for launch, (_, values), found in zip(launches, counters, by_place, strict=True):
+        for launch, (_, values) in zip(launches, counters, strict=True):
             wanted = {name: values[name] for name in names if name in values}
-            counted.append(LaunchCounts(launch.kernel, wanted, found.samples, found.executed))
+            counted.append(LaunchCounts(launch.kernel, wanted))
         return Counted(tuple(counted))
 
     def _page(self, page: str, *options: str) -> str:

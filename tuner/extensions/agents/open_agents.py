@@ -13,14 +13,14 @@ from tuner.model.languages import refuse_opencl
 from tuner.model.settings import FILES, LITERAL, MCP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import ExitStack
 
     from tuner.app.authors import RunRounds
     from tuner.app.plan import RunOptions
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
-    from tuner.extensions.agents.base import Agent
+    from tuner.extensions.agents.base import Agent, Briefing
     from tuner.extensions.agents.rounds import Author
     from tuner.model.run_config import RunConfig
     from tuner.session.session import Session
@@ -111,7 +111,6 @@ def _author(
         # What earlier runs of the session spent.
         agent.budget.remember(event.entry for event in session.events(Said))
     verifies = "verify" in device.capabilities
-    degree = profiling.degree if plan.config.profile else None
     sources = (*plan.spec.include_dirs, *plan.config.sources)
     tools = ToolSession(
         plan,
@@ -122,10 +121,17 @@ def _author(
         info=device.info,
         reporting=profiling.evaluator_of,
     )
+
+    def brief(number: int, base: str | None, phases_s: Mapping[str, float]) -> Briefing:
+        # Only now: the profile that comes before the first round says how deep it went.
+        degree = profiling.degree_in(session) if plan.config.profile else None
+        briefer = Briefer(plan, session, candidates, device.info, degree)
+        return briefer.of(number, base, phases_s)
+
     return Author(
         agent=agent,
         policy=policy(plan.config.policy),
-        briefing=Briefer(plan, session, candidates, device.info, degree).of,
+        briefing=brief,
         toolbox=tools.open_round,
         profiling=profiling if plan.config.profile else None,
         verifies=verifies,
@@ -151,7 +157,7 @@ def agent_of(config: RunConfig, options: RunOptions) -> Agent:
                 path=config.exchange,
                 remedy="name another with --exchange",
             ) from error
-        return FilesAgent(config.exchange, wait_s=options.wait_s, say=options.say)
+        return FilesAgent(config.exchange, wait_s=options.answer_within_s, say=options.say)
     if config.agent == LITERAL:
         from tuner.extensions.agents.widen_ranges import WideningAgent
 

@@ -17,6 +17,7 @@ from tuner.extensions.agents.prompts import own_sections, prompt
 from tuner.extensions.agents.replies import (
     MEANINGS,
     MOST_EXPECTATIONS,
+    SLOWEST_DEFAULT,
     plan_schema,
     read_answer,
     read_plan,
@@ -259,6 +260,7 @@ class ModelRound:
             most_calls=MOST_CALLS,
             most_expectations=MOST_EXPECTATIONS,
             metrics=MEANINGS,
+            slowest=SLOWEST_DEFAULT,
         )
         self._dialogue.say("user", request)
         schema = plan_schema(self._briefing)
@@ -282,6 +284,9 @@ class ModelRound:
         request = prompt("refactor", base=idea.base, reference=idea.reference, members=hidden)
         self._dialogue.say("user", request)
         return read_answer(self._dialogue.reply())
+
+    def tell(self, text: str) -> None:
+        """Leave it to the next request."""
 
     def repair(self, problem: str) -> AgentAnswer:
         self._dialogue.say("user", prompt("repair", problem=problem))

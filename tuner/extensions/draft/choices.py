@@ -29,6 +29,10 @@ PROBLEM_SIZE = "it looks like a problem size"
 _WARP = 32
 _LARGEST = 65_536
 _MIN_BLOCKS = (1, 2, 3, 4)
+# Where the source says nothing: a second number 0 of `__launch_bounds__` compiles to the same code.
+_FEWEST_BLOCKS = (0, 2, 4, 8)
+# Threads of a multiprocessor, at most, on any chip.
+_MAX_RESIDENT = 2048
 _FIXED = (
     (
         r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
@@ -177,7 +181,7 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     choices += template
     left = (*left, *fixed)
     choices += _block(launch, choices, names)
-    choices = [*_add_launch_bounds(launch, choices), *_hints(launch, reached, names)]
+    choices = [*_add_launch_bounds(launch, choices, names), *_hints(launch, reached, names)]
     return Proposals(tuple(choices), left, edits, instance)
 
 
@@ -451,7 +455,9 @@ def _between(least: int, most: int) -> tuple[int, ...]:
     return tuple(sorted({*(value for value in doubled if value <= most), most}))
 
 
-def _add_launch_bounds(launch: HostLaunch, choices: list[TunableConstant]) -> list[TunableConstant]:
+def _add_launch_bounds(
+    launch: HostLaunch, choices: list[TunableConstant], names: Names
+) -> list[TunableConstant]:
     # Every parameter shows in the source: a recording tells configs apart by it, and the compiler
     # needs to know the block's size to give it all the registers it may have.
     bounds = launch.kernel.bounds
@@ -459,17 +465,43 @@ def _add_launch_bounds(launch: HostLaunch, choices: list[TunableConstant]) -> li
     if bounds is not None and not free:
         threads = number(bounds.max_threads)
         free = [c for c in choices if c.is_block and c.default == threads][:1]
-    if not free:
-        return choices
     lifted = {choice.axis for choice in free}
     fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
     one = len(free) == 1 and free[0].is_block
-    hole = _hole(" * ".join([*(choice.name for choice in free), *([] if one else fixed)]))
-    at = launch.kernel.name_at
-    edit = Edit(at, at, f"__launch_bounds__({hole}) ")
-    if bounds is not None:
-        edit = Edit(*bounds.max_threads_span, hole)
-    return [replace(c, edits=(*c.edits, edit)) if c is free[0] else c for c in choices]
+    factors = [*(choice.name for choice in free), *([] if one else fixed)]
+    factors = factors if free else _named_extents(launch, choices)
+    if not factors:
+        return choices
+    hole = _hole(" * ".join(factors))
+    edits, more = [], [] if bounds and bounds.min_blocks else [_min_blocks(launch, factors, names)]
+    least = f", {_hole(more[0].name)}" if more else ""
+    if bounds is None:
+        at = launch.kernel.name_at
+        edits.append(Edit(at, at, f"__launch_bounds__({hole}{least}) "))
+    elif free:
+        edits.append(Edit(*bounds.max_threads_span, f"{hole}{least}"))
+    else:
+        end = bounds.max_threads_span[1]
+        edits.append(Edit(end, end, least))
+    first = (free or [c for c in choices if c.name in factors])[0]
+    return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
+
+
+def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:
+    """List the factors of the block's threads where the launch names parameters; else none."""
+    lifted = {choice.origin: choice.name for choice in choices if choice.origin is not None}
+    texts = [text for text in launch.block_names if text != "1"]
+    known = [lifted.get(text, text) for text in texts if text in lifted or text.isdecimal()]
+    if len(known) == len(texts) and set(texts) & lifted.keys():
+        return known
+    return [c.name for c in choices if c.is_block and (c.default,) == launch.block][:1]
+
+
+def _min_blocks(launch: HostLaunch, factors: Sequence[str], names: Names) -> TunableConstant:
+    name = names.of("min_blocks")
+    note = f"blocks that registers must leave room for; 0: not said, line {launch.kernel.line}"
+    fits = f"{name} * {' * '.join(factors)} <= {_MAX_RESIDENT}"
+    return TunableConstant(name, _FEWEST_BLOCKS, 0, note, (), constraints=(fits,))
 
 
 def _hints(

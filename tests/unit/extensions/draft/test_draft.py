@@ -169,7 +169,8 @@ def test_names_that_mean_something_else_are_avoided() -> None:
         "__global__ void k(float* x, int tile_n, int lambda)\n"
         "{ int at = threadIdx.x / MIN + TILE_N + MAX_THREADS + kTileN; x[at] = 1; }\n"
     )
-    assert made.parameters == ("min_value", "tile_n_2", "max_threads_value", "tile_n_3")
+    named = ("min_value", "tile_n_2", "max_threads_value", "tile_n_3", "min_blocks")
+    assert made.parameters == named
     assert data(made)["axes"] == ["tile_n", "lambda_size"]
 
 
@@ -201,6 +202,42 @@ def test_launch_bounds_and_the_block_in_the_launch_are_one_parameter() -> None:
     assert data(made)["launch"] == [launch]
 
 
+@pytest.mark.parametrize(
+    ("head", "kernel", "launched", "bounds"),
+    [
+        (
+            "constexpr int kThreads = 128;\n",
+            "void k",
+            "kThreads",
+            "__launch_bounds__(@{ threads }@, @{ min_blocks }@) k(",
+        ),
+        (
+            "#define TILE 16\n",
+            "void k",
+            "dim3(TILE, TILE)",
+            "__launch_bounds__(@{ tile * tile }@, @{ min_blocks }@) k(",
+        ),
+        (
+            "#define BLOCK 128\n",
+            "void __launch_bounds__(BLOCK) k",
+            "BLOCK",
+            "__launch_bounds__(BLOCK, @{ min_blocks }@) k(",
+        ),
+    ],
+)
+def test_a_block_that_has_a_name_may_leave_room_for_more_blocks(
+    head: str, kernel: str, launched: str, bounds: str
+) -> None:
+    size = head.split()[1 if head.startswith("#") else 2]
+    made = snippet(
+        f"{head}__global__ {kernel}(float* x, int n) {{ __shared__ float s[{size}];\n"
+        f"s[threadIdx.x] = n; x[blockIdx.x * {size} + threadIdx.x] = s[0]; }}\n"
+        f"void f(float* x, int n) {{ k<<<n / {size}, {launched}>>>(x, n); }}\n"
+    )
+    assert bounds in made.template
+    assert data(made)["parameters"]["min_blocks"] == [0, 2, 4, 8]
+
+
 def test_a_block_of_two_extents_is_two_parameters() -> None:
     made = snippet(
         "__global__ void k(float* x, int w, int h)\n"
@@ -208,8 +245,9 @@ def test_a_block_of_two_extents_is_two_parameters() -> None:
         "void f(float* x, int w, int h) { dim3 b(16, 16);\n"
         "  k<<<dim3((w + 15) / 16, (h + b.y - 1) / 16), b>>>(x, w, h); }\n"
     )
-    assert made.parameters == ("block_x", "block_y")
-    assert "__launch_bounds__(@{ block_x * block_y }@) k(" in made.template
+    assert made.parameters == ("block_x", "block_y", "min_blocks")
+    assert "__launch_bounds__(@{ block_x * block_y }@, @{ min_blocks }@) k(" in made.template
+    assert "min_blocks * block_x * block_y <= 2048" in made.space_yaml
     assert "block_x * block_y <= 1024" in made.space_yaml
 
 
@@ -220,11 +258,12 @@ def test_a_template_argument_that_is_a_constant_stays_bound_to_it(compiler: Nvrt
         "__global__ void k(T* x) { if (!kAsync || x[0] > 0) x[threadIdx.x] = N; }\n"
         "void f(float* x) { k<kThreads, float, true><<<1, kThreads>>>(x); }\n"
     )
-    assert made.parameters == ("threads", "async_value")
+    assert made.parameters == ("threads", "async_value", "min_blocks")
     assert "int N = kThreads, typename T = float, bool kAsync = @{ async_value }@>" in made.template
     launches = data(made)["launch"]
     assert launches == [{"kernel": "k<>", "grid": [1], "block": ["threads"]}]
     rendered = made.template.replace("@{ threads }@", "64").replace("@{ async_value }@", "false")
+    rendered = rendered.replace("@{ min_blocks }@", "4")
     assert compile_one(compiler, rendered, "k<>").error == ""
 
 

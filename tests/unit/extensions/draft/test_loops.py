@@ -51,7 +51,7 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
     ],
 )  # fmt: skip
 def test_what_is_offered_follows_from_the_accesses(body: str, parameters: tuple[str, ...]) -> None:
-    assert drafted(body).parameters == parameters
+    assert drafted(body).parameters == ("block_size", "min_blocks", *parameters[1:])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,9 @@ def test_the_grid_is_as_much_smaller_and_the_sizes_are_multiples() -> None:
     text = drafted(f"{GUARDED} if (i < n) y[i] = x[i];").space_yaml
     assert 'grid: ["ceil_div(n, block_size * vec * items)"]' in text
     assert '  - "n % vec == 0"' in text
-    assert "default: {block_size: 256, vec: 1, items: 1}  # the source as it is" in text
+    assert (
+        "default: {block_size: 256, min_blocks: 0, vec: 1, items: 1}  # the source as it is" in text
+    )
 
 
 def test_the_width_follows_from_the_smallest_element() -> None:
@@ -89,7 +91,7 @@ def test_the_width_follows_from_the_smallest_element() -> None:
 
 def test_a_kernel_that_has_its_width_gets_no_other() -> None:
     body = f"{GUARDED} if (i < n / 4) ((float4*)y)[i] = reinterpret_cast<const float4*>(x)[i];"
-    assert drafted(body).parameters == ("block_size",)
+    assert drafted(body).parameters == ("block_size", "min_blocks")
 
 
 def test_what_an_assignment_names_and_reads_is_loaded() -> None:
