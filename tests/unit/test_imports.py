@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_160,
+    "core": 45_300,
     "runtime": 2_245,
     "export": 2_860,
     "engines": 3_460,
-    "draft": 15_575,
+    "draft": 15_680,
     "agents": 8_300,
     "cpu": 4_430,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 79_500,
-    "docs": 4_825,
+    "tests": 80_350,
+    "docs": 4_850,
 }
 
 
