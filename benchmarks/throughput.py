@@ -26,7 +26,7 @@ from environment import write_result
 SPACE = ROOT / "benchmarks/spaces/silu_and_mul_96.yaml"
 OPERATORS = {"ACTIVATION": "silu"}
 REPEATS = 3
-ROUNDS_AGAINST = 5
+ROUNDS_AGAINST = 4
 WARM_RUNS = 2
 
 
