@@ -211,6 +211,7 @@ def tune(source: Path | str | None = None, /, *arrays: Any, **keywords: Any) -> 
         store=call.store,
         copy_session=call.copy_session,
         wait_s=call.wait_s,
+        step=call.step,
         command=("tuner.tune", *([] if source is None else [str(source)])),
         kernel=call.kernel,
         instantiate=(template,) if isinstance(template, str) else tuple(template),

@@ -114,8 +114,11 @@ def open_run(
             kernel, agent = authors().kernel_for(kernel, settings, options, agent)
         settings, drafted = _with_space(kernel, settings, options)
         plan = new_plan(kernel, settings, drafted=drafted)
-        if options.wait_s is not None and plan.config.agent != FILES:
-            raise InputError(f"--wait is for --agent files, not for {plan.config.agent}")
+        if options.answer_within_s is not None and plan.config.agent != FILES:
+            raise InputError(
+                f"--{'step' if options.step else 'wait'} is for --agent files, "
+                f"not for {plan.config.agent}"
+            )
     plan = options.change(plan) if options.change else plan
     compiler: Compiler | None = None
     if options.cluster is not None:

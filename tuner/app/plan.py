@@ -66,6 +66,10 @@ class RunOptions(CallSettings):
     may_run: MayRun = say_no
     cluster: ClusterSettings | None = None
 
+    @property
+    def answer_within_s(self) -> float | None:
+        return 0.0 if self.step else self.wait_s
+
 
 def new_plan(kernel: Path, given: GivenSettings, *, drafted: bool = False) -> Plan:
     """Find and read all that settings name; raise `InputError` for what is wrong.

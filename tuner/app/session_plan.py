@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.app.locate import reads_space, require_kernel
+from tuner.app.locate import reads_space, require_kernel, space_of
 from tuner.app.plan import plan_of, read_space, require_same, values_of
 from tuner.app.trust import MayRun, require_trusted, require_trusted_command, say_no, trust
 from tuner.model import TUNER_VERSION
@@ -26,6 +26,7 @@ _UNDO = "undo the change to resume, or start a new session: the times of two ver
 # What a resumed run may be given anew; the session keeps what it began with.
 RENEWABLE = frozenset(
     {"mutants", "rounds", "max_tokens", "max_cost", "prices", "exchange", "sources", "gpus"}
+    | {"trials", "peers"}
 )
 
 
@@ -39,12 +40,18 @@ def resumed_plan(
 ) -> Plan:
     """Rebuild a session's plan; raise `SessionError` where files or settings have changed.
 
-    `may_run` is asked before the Python of a reference that this user has not run may run, unless
-    a new run of the kernel that is named with the session would run it too.
+    Files that were carried to another place are found by the `kernel` there. `may_run` is asked
+    before the Python of a reference that this user has not run may run, unless a new run of the
+    kernel that is named with the session would run it too.
     """
     config = manifest.config
-    _require_there(directory, config.space, "put it back there, with the files that it names")
-    definition = read_space(config.space, config.template)
+    if kernel is not None and not config.space.exists():
+        space, template = space_of(kernel, settings.get("space")), settings.get("template")
+        definition = read_space(space, None if template is None else Path(template))
+        config = replace(config, space=definition.spec.path, template=definition.spec.template)
+    else:
+        _require_there(directory, config.space, "put it back, or name the kernel where it lies now")
+        definition = read_space(config.space, config.template)
     _require_unchanged(directory, manifest, definition.spec, _UNDO)
     if kernel is not None:
         require_kernel(kernel)

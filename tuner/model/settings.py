@@ -246,8 +246,8 @@ class CallSettings:
 
     `session` is the folder of a new session. `copy_session` keeps a copy of it in the store, which
     then must be a PostgreSQL server. `wait_s` is how long to wait for an answer of the agent
-    `files`, None for ever. `kernel`, `instantiate` and `include` are for the draft of a search
-    space, where there is none yet.
+    `files`, None for ever; with `step` it has to lie there. `kernel`, `instantiate` and `include`
+    are for the draft of a search space, where there is none yet.
     """
 
     kernel: str | None = setting(None, "The kernel, or the kernels, where the file has several.",
@@ -265,6 +265,8 @@ class CallSettings:
         "server, while the run goes on.", campaign="true: copy the session to the store as well")
     wait_s: float | None = setting(None, "How long --agent files waits for an answer; by default "
         "for ever.", within=SECONDS, after="exchange")
+    step: bool = setting(False, "End with code 4 where --agent files is to answer, to go on with "
+        "--resume.")
     jobs: int | None = setting(None, "How many compilers run at a time; by default one for each "
         "core.", within=whole(1), commands=(RECORD, SERVE), after="sources")
 

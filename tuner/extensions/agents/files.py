@@ -30,8 +30,8 @@ MOST_SETTLING_S = 10.0
 class FilesAgent:
     """Write requests to a folder and read the answers there, each round in a folder of its own.
 
-    `wait_s` is how long an answer is waited for, None for ever; `say` is told when the waiting
-    begins. A file named `stop` ends the rounds.
+    `wait_s` is how long an answer is waited for, None for ever; with 0 what lies there is taken as
+    it is. `say` is told when the waiting begins. A file named `stop` ends the rounds.
     """
 
     name = "files"
@@ -68,11 +68,11 @@ class FilesAgent:
         are = "are" if len(names) > 1 else "is"
         waited_s = 0.0
         before: tuple[float, ...] | None = None
-        if _times(folder, names) is None:
+        if self._wait_s != 0.0 and _times(folder, names) is None:
             self._say(f"waiting for {listed} in {folder}: {file} there says what is asked")
         while not self.stop.exists():
             now = _times(folder, names)
-            if now is not None and now == before:
+            if now is not None and (now == before or self._wait_s == 0.0):
                 return True
             # Files that are written over and over are waited for a little longer, not for ever.
             late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)

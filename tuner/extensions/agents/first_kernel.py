@@ -64,13 +64,8 @@ def kernel_for(
             "--model NAME or --exchange DIR name an agent that writes one",
         )
     device = read_settings(settings).device
-    if device.startswith("recorded") or (device == AUTO and not gpu_count()):
-        raise DeviceError(
-            "nothing here can run a kernel that is yet to be written: no GPU was found"
-            if device == AUTO
-            else "a recording answers only for the template that it was made with",
-            remedy="--device host checks it on the CPU",
-        )
+    if not options.step:
+        _require_runnable(device)
     agent = agent or agent_of(_config_without_space(problem, settings, values["agent"]), options)
     writer = writer_of(agent, problem.stem)
     if writer is None:
@@ -82,6 +77,7 @@ def kernel_for(
     options.say(f"{agent.name} writes a kernel for {problem}")
 
     def check(source: str) -> None:
+        _require_runnable(device)
         _check_source(source, problem, device, options)
 
     def keep_refused(attempt: int, source: str, reason: str) -> None:
@@ -99,6 +95,16 @@ def kernel_for(
     drafter().write(kernel, first_kernel(writer, request, check, keep_refused))
     options.say(f"wrote {kernel}")
     return kernel, agent
+
+
+def _require_runnable(device: str) -> None:
+    if device.startswith("recorded") or (device == AUTO and not gpu_count()):
+        raise DeviceError(
+            "nothing here can run a kernel that is yet to be written: no GPU was found"
+            if device == AUTO
+            else "a recording answers only for the template that it was made with",
+            remedy="--device host checks it on the CPU",
+        )
 
 
 def _config_without_space(problem: Path, settings: GivenSettings, agent: str) -> RunConfig:

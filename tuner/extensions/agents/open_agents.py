@@ -157,7 +157,7 @@ def agent_of(config: RunConfig, options: RunOptions) -> Agent:
                 path=config.exchange,
                 remedy="name another with --exchange",
             ) from error
-        return FilesAgent(config.exchange, wait_s=options.wait_s, say=options.say)
+        return FilesAgent(config.exchange, wait_s=options.answer_within_s, say=options.say)
     if config.agent == LITERAL:
         from tuner.extensions.agents.widen_ranges import WideningAgent
 
