@@ -332,7 +332,7 @@ def round_lines(data: ReportData) -> Iterator[str]:
         parts = [f"on {one.record.base}"] if one.record.base else []
         parts += [_short(one.record.idea.change)] if one.record.idea else []
         about = f"{', '.join(parts)}: " if parts else ""
-        yield f"{f'round {one.number}':15}{about}{_end(one)}"
+        yield f"{f'round {one.label}':15}{about}{_end(one)}"
     spent = _sum_spending(data)
     if spent is not None:
         cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
@@ -364,6 +364,8 @@ def _end(one: RoundData) -> str:
     if one.end == "refused":
         times = "" if len(problems) == 1 else f" {len(problems)} times, at last"
         return f"refused{times}: {_short(problems[-1])}"
+    if one.end == "slow" and one.record.timed is not None:
+        return f"not searched: its default takes x{one.record.timed.factor:.2f} its base's best"
     return {"incorrect": "no config ran correctly", "idle": "nothing left to try"}.get(
         one.end, "not ended"
     )

@@ -8,11 +8,12 @@ from typing import Literal
 
 from tuner.model.statistics import geometric_mean
 from tuner.session.events import AgentIdle, Moved, RoundRefused, Said
-from tuner.session.rounds import RoundRecord, list_rounds
+from tuner.session.rounds import RoundRecord, answers, last, list_rounds
 from tuner.session.session import Session
 
-# `idle`: the agent had nothing left to try; `open`: the run ended in the middle of it.
-End = Literal["searched", "incorrect", "refused", "idle", "open"]
+# `slow`: its default config was not worth a search; `idle`: the agent had nothing left to try;
+# `open`: the run ended in the middle of it.
+End = Literal["searched", "incorrect", "slow", "refused", "idle", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,10 @@ class RoundData:
         return self.record.number
 
     @property
+    def label(self) -> str:
+        return self.record.label
+
+    @property
     def speedup(self) -> float | None:
         return None if self.record.outcome is None else self.record.outcome.speedup
 
@@ -118,6 +123,7 @@ def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, floa
     end: End = "idle" if session.events(AgentIdle, record.number) else "open"
     if outcome is not None:
         end = "incorrect" if outcome.speedup is None else "searched"
+        end = "slow" if record.candidate is None else end
         timed = {key: us for key, us in outcome.default_us.items() if us is not None}
         if both := [key for key in timed if key in baseline_us and key in outcome.best_us]:
             gain = GainOverDefault(
@@ -126,10 +132,11 @@ def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, floa
                 len(both),
                 len(outcome.default_us),
             )
-    if session.events(RoundRefused, record.number):
+    if last(session.events(RoundRefused, record.number), record.answer):
         end = "refused"
     # What was paid for; failed requests too, where the server counted their tokens.
-    for event in session.events(Said, record.number):
+    first = record.answer == answers(session, record.number)[0]
+    for event in session.events(Said, record.number) if first else ():
         if (usage := event.entry.get("usage")) is not None:
             read, cached, written = (
                 usage.get(f"{kind}_tokens", 0) for kind in ("input", "cached", "output")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Predicate
 
 from tuner.analysis.base import Bottleneck, Degree
 from tuner.model.bounds import Count, FileName, Finite, Microseconds, Ratio
@@ -16,11 +16,23 @@ from tuner.model.trial import Finding
 Attempt = Annotated[int, Ge(1), Le(1_000_000)]
 
 
+def is_answer(name: str) -> bool:
+    """Tell whether an answer may have this name: one letter, or none where it is alone."""
+    return not name or (len(name) == 1 and "a" <= name <= "z")
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened in a round with an agent; round 0 is the run before all of them."""
 
     round: Annotated[int, Ge(0), Le(1_000_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEvent(Event):
+    """Something about an answer of a round; `answer` names it where there are several."""
+
+    answer: Annotated[str, Predicate(is_answer)] = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +59,17 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """The plan of a round; `reference` is a second candidate to take from, "" for none."""
+    """The plan of a round; `reference` is a second candidate to take from, "" for none.
+
+    `insist`: what is written is searched however slow its default config is.
+    """
 
     base: str
     hypothesis: str
     change: str
     expectations: tuple[Expectation, ...] = ()
     reference: str = ""
+    insist: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +112,25 @@ class Said(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned(Event):
+class Planned(AnswerEvent):
     idea: Idea
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerAccepted(Event):
+class DefaultTimed(AnswerEvent):
+    """An answer's default config, tried before all else, beside its base's best there."""
+
+    workload: str
+    time_us: Microseconds
+    base_us: Microseconds
+
+    @property
+    def factor(self) -> float:
+        return self.time_us / self.base_us
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerAccepted(AnswerEvent):
     """The gate let an answer pass; `attempt` counts from 1."""
 
     attempt: Attempt
@@ -110,7 +139,7 @@ class AnswerAccepted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateMade(Event):
+class CandidateMade(AnswerEvent):
     """A candidate was added; `problems` say why each answer before it was refused."""
 
     name: FileName
@@ -119,15 +148,18 @@ class CandidateMade(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundEnded(Event):
-    """How a round came out; `phases_s` is what it took here, as far as one run saw it."""
+class RoundEnded(AnswerEvent):
+    """How a round came out; `phases_s` is what it took here, as far as one run saw it.
+
+    Without a candidate, the default config was too slow to search further.
+    """
 
     outcome: RoundOutcome
     phases_s: Mapping[str, Finite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRefused(Event):
+class RoundRefused(AnswerEvent):
     """A round gave nothing to search; `candidate` is one whose search had begun, "" for none."""
 
     base: str
@@ -274,6 +306,7 @@ EVENTS: Mapping[str, type[Event]] = {
     "tools": ToolsDeclared,
     "said": Said,
     "plan": Planned,
+    "default": DefaultTimed,
     "answer": AnswerAccepted,
     "candidate": CandidateMade,
     "outcome": RoundEnded,

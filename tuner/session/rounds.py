@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from tuner.session.events import (
     AgentIdle,
+    AnswerEvent,
     CandidateMade,
+    DefaultTimed,
     Event,
     Idea,
     Planned,
@@ -19,15 +21,15 @@ from tuner.session.events import (
 from tuner.session.session import CandidateRecord, Session
 
 TIME = "time_us"
-_Event = TypeVar("_Event", bound=Event)
+_Answered = TypeVar("_Answered", bound=AnswerEvent)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round that ended.
+    """One round that ended, or one `answer` of it where it has several, by its name.
 
     `problems` say why each answer was refused, in order. `candidate` is the one that was made,
-    None where every answer was refused.
+    None where every answer was refused, or its default config, `timed`, was too slow.
     """
 
     number: int
@@ -36,6 +38,12 @@ class RoundRecord:
     candidate: str | None = None
     problems: tuple[str, ...] = ()
     outcome: RoundOutcome | None = None
+    answer: str = ""
+    timed: DefaultTimed | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.number}{self.answer}"
 
     @property
     def failed(self) -> bool:
@@ -44,7 +52,8 @@ class RoundRecord:
 
 def over(session: Session, number: int) -> bool:
     """Whether a round has come to its end, good or bad, and is not run again."""
-    return bool(session.events(RoundEnded, number) or session.events(RoundRefused, number))
+    ended = [*session.events(RoundEnded, number), *session.events(RoundRefused, number)]
+    return bool(ended) and {*answers(session, number)} == {one.answer for one in ended}
 
 
 def history(session: Session) -> tuple[RoundRecord, ...]:
@@ -56,12 +65,12 @@ def list_rounds(session: Session) -> tuple[RoundRecord, ...]:
     """List all rounds in order, also one that has not ended."""
     numbers = {event.round for event in session.events(Event) if event.round > 0}
     records = []
-    for number in sorted(numbers):
-        idea = last(session.events(Planned, number))
-        made = last(session.events(CandidateMade, number))
-        refused = last(session.events(RoundRefused, number))
-        ended = last(session.events(RoundEnded, number))
-        said = idea.idea if idea else refused or last(session.events(AgentIdle, number))
+    for number, answer in ((n, a) for n in sorted(numbers) for a in answers(session, n)):
+        idea = last(session.events(Planned, number), answer)
+        made = last(session.events(CandidateMade, number), answer)
+        refused = last(session.events(RoundRefused, number), answer)
+        ended = last(session.events(RoundEnded, number), answer)
+        said = idea.idea if idea else refused or next(iter(session.events(AgentIdle, number)), None)
         record = RoundRecord(
             number=number,
             base=(said.base if said else None) or "",
@@ -69,6 +78,8 @@ def list_rounds(session: Session) -> tuple[RoundRecord, ...]:
             candidate=made.name if made and not refused else None,
             problems=(refused and refused.problems) or (made and made.problems) or (),
             outcome=ended.outcome if ended else None,
+            answer=answer,
+            timed=last(session.events(DefaultTimed, number), answer),
         )
         records.append(record)
     return tuple(records)
@@ -77,8 +88,9 @@ def list_rounds(session: Session) -> tuple[RoundRecord, ...]:
 def population(session: Session) -> tuple[CandidateRecord, ...]:
     """List the candidates that were searched to their end, the initial one first."""
     refused = {event.candidate for event in session.events(RoundRefused)}
-    ended = {event.round for event in session.events(RoundEnded)}
-    made = {event.name for event in session.events(CandidateMade) if event.round in ended}
+    ended = {(event.round, event.answer) for event in session.events(RoundEnded)}
+    all_made = session.events(CandidateMade)
+    made = {event.name for event in all_made if (event.round, event.answer) in ended}
     return tuple(
         one
         for one in session.candidates()
@@ -86,5 +98,13 @@ def population(session: Session) -> tuple[CandidateRecord, ...]:
     )
 
 
-def last(events: Sequence[_Event]) -> _Event | None:
-    return events[-1] if events else None
+def answers(session: Session, number: int) -> list[str]:
+    """Name the answers of a round in order: one without a name, or several with one each."""
+    events: list[AnswerEvent] = [*session.events(Planned, number)]
+    events += session.events(RoundRefused, number)
+    return sorted({one.answer for one in events}) or [""]
+
+
+def last(events: Sequence[_Answered], answer: str = "") -> _Answered | None:
+    """Find the last event of an answer."""
+    return next((event for event in reversed(events) if event.answer == answer), None)

@@ -309,6 +309,9 @@ class Adding:
     def refactor(self):
         return AgentAnswer(AGENT_TEMPLATE.replace("+ in[i]", "+ in[i"), AGENT_SPACE)
 
+    def tell(self, text):
+        pass
+
     def repair(self, problem):
         return AgentAnswer(AGENT_TEMPLATE, AGENT_SPACE)
 

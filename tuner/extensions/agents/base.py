@@ -83,14 +83,21 @@ class Conversation(Protocol):
     that holds no template and space.
     """
 
-    def plan(self) -> Idea | None:
-        """Say what to try; None where the agent has nothing left to try."""
+    def plan(self) -> Idea | Mapping[str, Conversation] | None:
+        """Say what to try; None where the agent has nothing left to try.
+
+        Several answers at once come by their names, each with a plan of its own; none of these is
+        asked to `repair`.
+        """
 
     def refactor(self) -> AgentAnswer:
         """Write the template and the space of the plan."""
 
     def repair(self, problem: str) -> AgentAnswer:
         """Write both again, after what was wrong with the last answer."""
+
+    def tell(self, text: str) -> None:
+        """Say what came of an answer so far; the next request has it too."""
 
 
 class Agent(Protocol):

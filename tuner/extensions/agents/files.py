@@ -14,12 +14,12 @@ from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import KNOWN_METRICS, read_plan, require_whole
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
 from tuner.process.files import atomic_write, read_regular
-from tuner.session.events import Idea
+from tuner.session.events import Idea, is_answer
 
 REQUEST, PLAN, TEMPLATE, SPACE = "request.md", "plan.json", "template.cu.j2", "space.yaml"
 # Far larger than any template or search space that the gate lets pass.
 MOST_ANSWER_BYTES = 16 << 20
-PROBLEM, STOP = "problem.md", "stop"
+PROBLEM, RESULT, STOP = "problem.md", "result.md", "stop"
 ANSWER = (TEMPLATE, SPACE)
 POLL_S = 0.5
 # An editor writes in several steps; what has not changed for so long is taken for whole.
@@ -57,9 +57,13 @@ class FilesAgent:
         return self.exchange / STOP
 
     def wait_for(
-        self, folder: Path, names: Sequence[str], go_on: str = "go on with --resume"
+        self,
+        folder: Path,
+        names: Sequence[str],
+        go_on: str = "go on with --resume",
+        places: Callable[[Path], Sequence[Path]] = lambda folder: [folder],
     ) -> bool:
-        """Wait until whole files lie in a folder; False where the rounds are to end instead.
+        """Wait until whole files lie in each of a folder's `places`; False where the rounds end.
 
         Raises `AwaitedError` when the time is up; `go_on` says what to do once they are there.
         """
@@ -68,17 +72,18 @@ class FilesAgent:
         are = "are" if len(names) > 1 else "is"
         waited_s = 0.0
         before: tuple[float, ...] | None = None
-        if self._wait_s != 0.0 and _times(folder, names) is None:
+        if self._wait_s != 0.0 and _times(places(folder), names) is None:
             self._say(f"waiting for {listed} in {folder}: {file} there says what is asked")
         while not self.stop.exists():
-            now = _times(folder, names)
+            now = _times(places(folder), names)
             if now is not None and (now == before or self._wait_s == 0.0):
                 return True
             # Files that are written over and over are waited for a little longer, not for ever.
             late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)
             if self._wait_s is not None and late_s >= self._wait_s:
+                lacking = next(f for f in places(folder) if _times([f], names) is None)
                 raise AwaitedError(
-                    f"no answer yet: {listed} {are} to be written in {folder}",
+                    f"no answer yet: {listed} {are} to be written in {lacking}",
                     remedy=f"{folder / file} says what is asked; then {go_on}",
                 )
             before = now
@@ -91,6 +96,8 @@ class FilesAgent:
 class Exchange:
     """One round in its folder: `request.md` is asked, two files answer, `plan.json` may explain.
 
+    Several answers lie in folders of one letter each.
+
     All that is asked and read goes into the transcript as it happens, so that a resumed round
     does not take the next answer for the one before.
     """
@@ -101,7 +108,7 @@ class Exchange:
         self._agent, self._folder = agent, folder
         self._briefing, self._transcript = briefing, transcript
 
-    def plan(self) -> Idea | None:
+    def plan(self) -> Idea | Mapping[str, Conversation] | None:
         said = self._transcript.again()
         if said is None:
             asked = prompt(
@@ -121,15 +128,18 @@ class Exchange:
         while True:
             kept = self._transcript.again()
             if kept is None:
-                if not self._agent.wait_for(self._folder, awaited):
+                if not self._agent.wait_for(self._folder, awaited, places=answer_places):
                     return None
                 kept = self._read_plan()
                 self._transcript.keep(kept)
                 if kept["type"] == "refused plan":
-                    self._refuse(kept["problem"], (PLAN,))
+                    self._refuse(kept["problem"], kept["names"])
             if kept["type"] == "plan":
-                return self._idea(kept["text"])
-            awaited = (PLAN, *ANSWER)
+                return self.idea(kept["text"])
+            if kept["type"] == "answers":
+                return {name: Part(self, name, one) for name, one in kept["answers"].items()}
+            # A plan that was put aside alone is not to be left out by oversight.
+            awaited = (*([PLAN] if kept["names"] == [PLAN] else []), *ANSWER)
 
     def _find_same_task(self) -> str:
         """Name an earlier request that holds the task as it is now, "" where none does."""
@@ -156,23 +166,34 @@ class Exchange:
         return _answer_of(kept)
 
     def _read_plan(self) -> Mapping[str, Any]:
-        text, problem = "", ""
-        if (self._folder / PLAN).exists():
-            text, problem = read_answer_file(self._folder / PLAN)
+        places = answer_places(self._folder)
+        if places != [self._folder]:
+            letters = [place.name for place in places]
+            alone = [name for name in (*ANSWER, PLAN) if (self._folder / name).exists()]
+            if alone:
+                listed = f"{', '.join(alone)} beside the answers {', '.join(letters)}"
+                names, problem = [*alone, *letters], f"there are {listed}: write one or several"
+                return {"type": "refused plan", "text": "", "problem": problem, "names": names}
+            read = {f.name: {**_answer_in(f), "plan": _plan_in(f)} for f in places}
+            return {"type": "answers", "answers": read}
+        text, problem = _plan_in(self._folder)
         try:
             if not problem:
-                self._idea(text)
+                self.idea(text)
         except ReplyError as error:
-            problem = str(error)
+            problem = f"{PLAN}: {error}"
         if problem:
-            return {"type": "refused plan", "text": text, "problem": f"{PLAN}: {problem}"}
+            return {"type": "refused plan", "text": text, "problem": problem, "names": [PLAN]}
         return {"type": "plan", "text": text}
 
-    def _idea(self, text: str) -> Idea:
+    def idea(self, text: str) -> Idea:
         if text.strip():
             return read_plan(text, self._briefing)
         base = self._briefing.base or self._briefing.population[-1].name
         return Idea(base, f"none given: there was no {PLAN}", "see the template")
+
+    def tell(self, text: str, answer: str = "") -> None:
+        write_request(self._folder / answer / RESULT, f"{text}\n")
 
     def _read_answer(self) -> Mapping[str, Any]:
         kept = _answer_in(self._folder)
@@ -189,6 +210,34 @@ class Exchange:
         write_request(self._folder / PROBLEM, f"{problem}\n\n{again}\n")
 
 
+class Part:
+    """One of several answers of a round, all of which were read at once."""
+
+    def __init__(self, exchange: Exchange, name: str, kept: Mapping[str, Any]) -> None:
+        self._exchange, self._name, self._kept = exchange, name, kept
+
+    def plan(self) -> Idea:
+        text, problem = self._kept["plan"]
+        if problem:
+            raise ReplyError(problem)
+        return self._exchange.idea(text)
+
+    def refactor(self) -> AgentAnswer:
+        return _answer_of(self._kept)
+
+    def repair(self, problem: str) -> AgentAnswer:
+        raise ReplyError(problem)
+
+    def tell(self, text: str) -> None:
+        self._exchange.tell(text, self._name)
+
+
+def answer_places(folder: Path) -> list[Path]:
+    """List where a round's answers lie or are to lie: in folders `a`, `b`..., or in its own."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(one for one in found if is_answer(one.name) and one.is_dir()) or [folder]
+
+
 def read_answer(folder: Path) -> AgentAnswer:
     """Read the answer in a folder; raise `ReplyError` where it is none or not whole."""
     return _answer_of(_answer_in(folder))
@@ -202,6 +251,11 @@ def _answer_in(folder: Path) -> Mapping[str, Any]:
     if problem := no_template or no_space:
         kept["problem"] = problem
     return kept
+
+
+def _plan_in(folder: Path) -> tuple[str, str]:
+    text, problem = read_answer_file(folder / PLAN) if (folder / PLAN).exists() else ("", "")
+    return text, f"{PLAN}: {problem}" if problem else ""
 
 
 def write_request(path: Path, text: str) -> None:
@@ -250,10 +304,10 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _times(folder: Path, names: Sequence[str]) -> tuple[float, ...] | None:
+def _times(folders: Sequence[Path], names: Sequence[str]) -> tuple[float, ...] | None:
     """Tell when files were written; None while one is missing or empty."""
     try:
-        stats = [(folder / name).stat() for name in names]
+        stats = [(folder / name).stat() for folder in folders for name in names]
     except OSError:  # not there yet, or a link that leads nowhere
         return None
     return tuple(stat.st_mtime for stat in stats) if all(stat.st_size for stat in stats) else None

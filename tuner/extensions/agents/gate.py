@@ -24,7 +24,7 @@ from tuner.model.errors import (
     TunerError,
 )
 from tuner.model.kernel import Workload
-from tuner.model.trial import Status
+from tuner.model.trial import Status, Trial
 from tuner.process.files import atomic_write, read_text
 from tuner.search.pool import Pool, valid_configs
 from tuner.source import check_arguments, parse_source
@@ -119,6 +119,33 @@ def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
             raise RefusedError(_describe_error(error, plan.template.path.parent)) from error
 
 
+def try_default(plan: Plan, evaluator: Evaluator) -> Trial | None:
+    """Verify a candidate's default config on ordinary inputs of one workload, and time it.
+
+    That is the heaviest one that it is valid on. Raises `RefusedError` where it is wrong; None
+    where it cannot be told, which is for the gate to say.
+    """
+    default = plan.space.default
+    assert default is not None
+    try:
+        taking = (w for w in plan.tuned if not plan.space.violated(default, evaluator.names(w)))
+        workload = max(taking, key=plan.spec.footprint_bytes, default=None)
+        if workload is None:
+            return None
+        _require_same_arguments(plan, evaluator, workload, default)
+        trial = evaluator.finish(evaluator.start(workload, default))
+    except OutOfMemory:
+        return None
+    except InputError as error:
+        raise RefusedError(_describe_error(error, plan.template.path.parent)) from error
+    if trial.status in (Status.RESOURCE_LIMIT, Status.CONSTRAINT, Status.NOT_RECORDED):
+        return None
+    if trial.status is not Status.CORRECT:
+        reason = evaluator.in_template(workload, default, trial.reason)
+        _require_none(plan, [f"{trial.status} with {default} on {workload}: {reason}"])
+    return trial
+
+
 def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: int) -> None:
     """Try a drafted candidate's configs, and verify where `verify` says that the device runs any.
 
@@ -142,14 +169,7 @@ def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Confi
                 raise no_valid_config(plan.spec, plan.space, one, pool)
         configs = _sample(plan, pools, seed)
         for one, config in configs:
-            if mismatch := find_mismatch(plan, evaluator, one, config):
-                raise TemplateError(
-                    mismatch.message,
-                    path=plan.spec.template,
-                    line=1,
-                    remedy="take the arguments as the user declares them, in their order and "
-                    "with their types: they may not change",
-                ) from mismatch
+            _require_same_arguments(plan, evaluator, one, config)
         for one in (*plan.held_out, *plan.spec.edge_cases):
             for config in dict.fromkeys(config for _, config in configs):
                 if plan.space.violated(config, evaluator.names(one)) is None:
@@ -214,6 +234,19 @@ def _sample(
         workload = workloads[number % len(workloads)]
         picks[workload, pools[workload][chance.randrange(len(pools[workload]))]] = None
     return tuple(picks)
+
+
+def _require_same_arguments(
+    plan: Plan, evaluator: Evaluator, workload: Workload, config: Config
+) -> None:
+    if mismatch := find_mismatch(plan, evaluator, workload, config):
+        raise TemplateError(
+            mismatch.message,
+            path=plan.spec.template,
+            line=1,
+            remedy="take the arguments as the user declares them, in their order and "
+            "with their types: they may not change",
+        ) from mismatch
 
 
 def find_mismatch(

@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import read_draft
-from tuner.extensions.agents.prompts import one_line
+from tuner.extensions.agents.prompts import microseconds, one_line
 from tuner.extensions.agents.tree import Node, Tree
 from tuner.model.errors import SessionError
 from tuner.model.statistics import geometric_mean
@@ -19,13 +19,14 @@ from tuner.report.formatting import times
 from tuner.session.events import (
     AnswerAccepted,
     CandidateMade,
+    DefaultTimed,
     Expectation,
     Idea,
     Moved,
     RoundOutcome,
     Said,
 )
-from tuner.session.rounds import TIME, RoundRecord, history, population
+from tuner.session.rounds import TIME, RoundRecord, history, last, population
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -118,10 +119,11 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
     if not rounds:
         return "Nothing was tried before this round."
     alike: dict[tuple[object, ...], list[RoundRecord]] = {}
-    for one in sorted(rounds, key=lambda one: -one.number):
+    for one in sorted(rounds, key=lambda one: (-one.number, one.answer)):
         why = one.problems[-1] if one.candidate is None and one.problems else ""
         kind = _NUMBER.sub("#", one_line(why, 80))
-        alike.setdefault((one.base, kind) if one.failed else (one.number,), []).append(one)
+        alone = not one.failed or (one.timed and not one.problems)
+        alike.setdefault((one.label,) if alone else (one.base, kind), []).append(one)
     entries = list(alike.values())
     kept, cut = entries[:most], entries[most:]
     parts: list[str] = []
@@ -141,10 +143,10 @@ def _entry(same: Sequence[RoundRecord]) -> str:
     first, *older = same
     tried = first.idea.change or first.idea.hypothesis if first.idea else "no plan"
     outcome = f" -> {first.candidate}" if first.candidate else " failed"
-    lines = [one_line(f"- round {first.number}{outcome}: {tried}", LINE)]
+    lines = [one_line(f"- round {first.label}{outcome}: {tried}", LINE)]
     lines.append("  " + one_line(_result(first), LINE))
     if older:
-        numbers = ", ".join(str(one.number) for one in older[:8])
+        numbers = ", ".join(one.label for one in older[:8])
         what = [one.idea.change for one in older if one.idea and one.idea.change != tried]
         also = f" (tried: {'; '.join(dict.fromkeys(what))})" if what else ""
         said = f"{len(older)} earlier rounds" if len(older) > 1 else "1 earlier round"
@@ -162,9 +164,19 @@ def _result(one: RoundRecord) -> str:
         return f"{over}{times(found.speedup)} as fast as the baseline{refused}"
     if one.candidate is not None:
         return "ran, and no config was correct"
+    if one.timed is not None and not one.problems:
+        return f"not searched: {describe_default(one.timed)}"
     if one.problems:
         return f"{_answers(len(one.problems))} refused, the last for: {one.problems[-1]}"
     return "ended without an answer"
+
+
+def describe_default(timed: DefaultTimed) -> str:
+    """Say how an answer's default config did."""
+    return (
+        f"its default config took {microseconds(timed.time_us)} us on {timed.workload}, "
+        f"{times(timed.factor)} the {microseconds(timed.base_us)} of its base's best"
+    )
 
 
 def _answers(count: int) -> str:
@@ -193,17 +205,17 @@ def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
     for made in session.events(CandidateMade):
         answers = session.events(AnswerAccepted, made.round)
         # The last: an earlier one was never a candidate.
-        kept = next((one for one in reversed(answers) if one.attempt == made.attempt), None)
+        kept = last([one for one in answers if one.attempt == made.attempt], made.answer)
         if kept is None:
             raise SessionError(
                 f"candidate {made.name!r} has no answer that it was made of", path=session.directory
             )
-        folder = attempt_folder(session, made.round, made.attempt)
+        folder = attempt_folder(session, made.round, made.attempt, made.answer)
         candidates.add(read_draft(AgentAnswer(kept.template, kept.space), plan, folder, made.name))
 
 
-def attempt_folder(session: Session, number: int, attempt: int) -> Path:
-    return session.directory / FOLDER / f"{number:02}" / f"attempt-{attempt}"
+def attempt_folder(session: Session, number: int, attempt: int, answer: str = "") -> Path:
+    return session.directory / FOLDER / f"{number:02}{answer}" / f"attempt-{attempt}"
 
 
 def tree_of(session: Session) -> Tree:

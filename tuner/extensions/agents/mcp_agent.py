@@ -259,6 +259,9 @@ class McpRound:
             return answer
         return self._earlier_answer() or self._next_answer("")
 
+    def tell(self, text: str) -> None:
+        """Leave it to the next request."""
+
     def repair(self, problem: str) -> AgentAnswer:
         self._refusals += 1
         earlier = self._earlier_answer()

@@ -283,6 +283,9 @@ class ModelRound:
         self._dialogue.say("user", request)
         return read_answer(self._dialogue.reply())
 
+    def tell(self, text: str) -> None:
+        """Leave it to the next request."""
+
     def repair(self, problem: str) -> AgentAnswer:
         self._dialogue.say("user", prompt("repair", problem=problem))
         return read_answer(self._dialogue.reply())

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 from tuner.extensions.agents.base import Agent, Briefing, Conversation, Toolbox
 from tuner.extensions.agents.gate import (
     RefusedError,
     read_draft,
     require_as_wide,
+    try_default,
     validate_candidate,
 )
 from tuner.extensions.agents.history import (
     SessionTranscript,
     attempt_folder,
+    describe_default,
     outcome,
     sentence,
     tree_of,
@@ -29,6 +32,7 @@ from tuner.session.events import (
     AgentIdle,
     AnswerAccepted,
     CandidateMade,
+    DefaultTimed,
     Idea,
     Planned,
     RoundEnded,
@@ -38,8 +42,9 @@ from tuner.session.events import (
 )
 from tuner.session.rounds import last, over
 from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.profiling import Profiling, profiles, worth_profiling
-from tuner.tuning.progress import best_trials, best_us
+from tuner.tuning.progress import best_trials, best_us, mean_speedup
 from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.search import search_all
 
@@ -47,6 +52,10 @@ from tuner.tuning.search import search_all
 # number; most errors that a model can mend at all are mended in two).
 REPAIRS = 3
 
+
+# How much longer than its base's best an answer's default config may take and still be searched
+# unasked. Ours: of seven templates of a real agent the search made none faster by over 7 %.
+SLOWEST_DEFAULT = 1.25
 
 # What a round takes of the machine: the gate, the search, the profile.
 ROUND_PHASES = ("candidate", "search", "profile")
@@ -69,6 +78,20 @@ class Author:
     verifies: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AskedAnswer:
+    """One answer of a round that is to be written: its name there, and its plan."""
+
+    number: int
+    answer: str
+    idea: Idea
+    conversation: Conversation
+
+    @property
+    def label(self) -> str:
+        return f"{self.number}{self.answer}"
+
+
 class Rounds:
     """Run the rounds of one session; a round that is over is not run again."""
 
@@ -85,7 +108,7 @@ class Rounds:
             for number in range(1, self._plan.config.rounds + 1):
                 if over(self._session, number):
                     for made in self._session.events(CandidateMade, number):
-                        self._take_up(made.name, number)
+                        self._take_up(made, number)
                 elif not self._round(number):
                     break
         except AwaitedError:
@@ -103,15 +126,14 @@ class Rounds:
             )
         return None
 
-    def _take_up(self, name: str, number: int) -> None:
+    def _take_up(self, made: CandidateMade, number: int) -> None:
         """Count what an earlier run searched, and search where memory ended then."""
-        refused = self._session.events(RoundRefused, number)
-        if refused or not unsearched_workloads(self._session, name):
-            self._progress.recount(name)
+        refused = last(self._session.events(RoundRefused, number), made.answer)
+        if refused or not unsearched_workloads(self._session, made.name):
+            self._progress.recount(made.name)
             return
-        base = self._session.events(Planned, number)[-1].idea.base
-        with self._refusing(name, number, base):
-            self._search(self._candidates.plan(name), number)
+        with self._refusing(number, made.answer, made.name):
+            self._search(self._candidates.plan(made.name), number, 1)
 
     def _has_ended(self) -> bool:
         return bool(self._session.events(RoundEnded))
@@ -120,29 +142,60 @@ class Rounds:
         """Run one round; False where the agent has nothing left to try."""
         session = self._session
         self._before_s = self._progress.phases_s()
-        if made := last(session.events(CandidateMade, number)):
-            # An earlier run accepted it: only its search is left, and nobody is asked again.
-            planned = session.events(Planned, number)[-1]
-            self._try_candidate(self._candidates.plan(made.name), number, planned.idea)
-            return True
-        base = self._author.policy.choose(tree_of(session))
-        conversation = self._open_conversation(number, base)
-        try:
-            idea = conversation.plan()
-        except ReplyError as error:
-            problems = (repair_surrogates(str(error)),)
-            session.record_event(RoundRefused(number, base or INITIAL, problems))
-            return True
-        if idea is None:
-            session.record_event(AgentIdle(number, base))
-            return False
-        if not session.events(Planned, number):
-            session.record_event(Planned(number, idea))
-        self._say(f"round {number}: on {idea.base}, {idea.change}")
-        plan = self._write_candidate(conversation, number, idea)
-        if plan is not None:
-            self._try_candidate(plan, number, idea)
+        planned = {one.answer for one in session.events(Planned, number)}
+        if not planned or not planned <= self._decided(number):
+            # Else an earlier run accepted all: only a search is left, and nobody is asked again.
+            base = self._author.policy.choose(tree_of(session))
+            conversation = self._open_conversation(number, base)
+            try:
+                said = conversation.plan()
+            except ReplyError as error:
+                problems = (repair_surrogates(str(error)),)
+                session.record_event(RoundRefused(number, base or INITIAL, problems))
+                return True
+            if said is None:
+                session.record_event(AgentIdle(number, base))
+                return False
+            if isinstance(said, Idea):
+                asked, attempts = [AskedAnswer(number, "", said, conversation)], REPAIRS + 1
+            else:
+                asked, attempts = self._read_plans(number, base, said), 1
+            for one in asked:
+                if last(session.events(Planned, number), one.answer) is None:
+                    session.record_event(Planned(number, one.idea, answer=one.answer))
+            for one in asked:
+                if one.answer not in self._decided(number):
+                    self._say(f"round {one.label}: on {one.idea.base}, {one.idea.change}")
+                    self._write_candidate(one, attempts)
+        made = session.events(CandidateMade, number)
+        ended = {one.answer for one in session.events(RoundEnded, number)}
+        if left := [one for one in made if one.answer not in ended]:
+            self._try_candidates(number, left, len(made))
         return True
+
+    def _decided(self, number: int) -> set[str]:
+        """Name the answers of a round that became candidates or never will."""
+        session = self._session
+        kinds = (CandidateMade, RoundEnded, RoundRefused)
+        return {one.answer for kind in kinds for one in session.events(kind, number)}
+
+    def _read_plans(
+        self, number: int, base: str | None, said: Mapping[str, Conversation]
+    ) -> list[AskedAnswer]:
+        """Read the plan of each of several answers, and refuse those without one."""
+        asked = []
+        for answer, conversation in said.items():
+            try:
+                idea = conversation.plan()
+                assert isinstance(idea, Idea)
+                asked.append(AskedAnswer(number, answer, idea, conversation))
+            except ReplyError as error:
+                if answer not in self._decided(number):
+                    problem = repair_surrogates(str(error))
+                    conversation.tell(f"refused: {problem}")
+                    refused = RoundRefused(number, base or INITIAL, (problem,), answer=answer)
+                    self._session.record_event(refused)
+        return asked
 
     def _open_conversation(self, number: int, base: str | None) -> Conversation:
         agent, session = self._author.agent, self._session
@@ -150,72 +203,119 @@ class Rounds:
         toolbox = self._author.toolbox(number, base)
         if not session.events(ToolsDeclared, number):
             session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
+        best = tree_of(session).best
+        # Of several candidates the fastest alone has a profile.
+        self._profile(self._candidates.plan(base or (best.name if best else INITIAL)), number)
         briefing = self._author.briefing(number, base, self._before_s)
         return agent.converse(briefing, toolbox, SessionTranscript(session, number))
 
-    def _write_candidate(self, conversation: Conversation, number: int, idea: Idea) -> Plan | None:
-        problems: list[str] = []
-        name = f"r{number}"
-        for attempt in range(1, REPAIRS + 2):
+    def _write_candidate(self, asked: AskedAnswer, attempts: int) -> None:
+        """Have an answer written until it may be searched; record what it comes to."""
+        session, number, answer = self._session, asked.number, asked.answer
+        conversation, problems, name = asked.conversation, list[str](), f"r{asked.label}"
+        for attempt in range(1, attempts + 1):
             try:
-                answer = conversation.repair(problems[-1]) if problems else conversation.refactor()
-                folder = attempt_folder(self._session, number, attempt)
-                plan = read_draft(answer, self._plan, folder, name)
+                written = conversation.repair(problems[-1]) if problems else conversation.refactor()
+                folder = attempt_folder(session, number, attempt, answer)
+                plan = read_draft(written, self._plan, folder, name)
                 self._progress.announce(
-                    "candidate", note=f"round {number}: checking what was written"
+                    "candidate", note=f"round {asked.label}: checking what was written"
                 )
                 evaluator = self._candidates.of(plan)
+                if self._is_slow(plan, evaluator, asked):
+                    return
                 require_as_wide(plan, evaluator, self._plan)
                 validate_candidate(plan, evaluator, verify=self._author.verifies, seed=number)
-                accepted = AnswerAccepted(number, attempt, plan.template.text, answer.space)
-                if accepted not in self._session.events(AnswerAccepted, number):
-                    self._session.record_event(accepted)
+                text = plan.template.text
+                accepted = AnswerAccepted(number, attempt, text, written.space, answer=answer)
+                if accepted not in session.events(AnswerAccepted, number):
+                    session.record_event(accepted)
             except (ReplyError, RefusedError) as error:
                 problems.append(repair_surrogates(str(error)))
-                self._say(f"round {number}: refused: {problems[-1].splitlines()[0]}")
+                self._say(f"round {asked.label}: refused: {problems[-1].splitlines()[0]}")
                 continue
             self._candidates.add(plan)
-            space_text = read_text(plan.spec.path)
-            self._session.add_candidate(plan.candidate, plan.template.text, space_text, idea.base)
             # They were decided without this candidate.
-            for result in self._session.results():
-                self._session.withdraw_result(result.workload)
+            for result in session.results():
+                session.withdraw_result(result.workload)
             # Last: a resumed run takes it for the end of this step.
-            event = CandidateMade(number, plan.candidate, attempt, tuple(problems))
-            self._session.record_event(event)
-            return plan
-        self._session.record_event(RoundRefused(number, idea.base, tuple(problems)))
-        return None
-
-    def _try_candidate(self, plan: Plan, number: int, idea: Idea) -> None:
-        session = self._session
-        with self._refusing(plan.candidate, number, idea.base):
-            self._search(plan, number)
-            self._profile(plan, number)
-        if session.events(RoundRefused, number):
+            made = CandidateMade(number, name, attempt, tuple(problems), answer=answer)
+            session.record_event(made)
             return
-        outcome = self._outcome(plan, idea)
+        if attempts == 1:
+            conversation.tell(f"refused: {problems[-1]}")
+        refused = RoundRefused(number, asked.idea.base, tuple(problems), answer=answer)
+        session.record_event(refused)
+
+    def _is_slow(self, plan: Plan, evaluator: Evaluator, asked: AskedAnswer) -> bool:
+        """Time an answer's default config and tell the agent; end an answer that is far slower."""
+        trial = try_default(plan, evaluator) if self._author.verifies else None
+        if trial is None or trial.time_us is None:
+            return False
+        key, session, answer = trial.workload.key, self._session, asked.answer
+        baseline_us = session.baselines()[trial.workload].measurement.median_us
+        base_us = best_us(session, asked.idea.base).get(key, baseline_us)
+        timed = DefaultTimed(asked.number, key, trial.time_us, base_us, answer=answer)
+        session.record_event(timed)
+        slow = timed.factor > SLOWEST_DEFAULT and not asked.idea.insist
+        then = "not searched, for its plan does not `insist`" if slow else "checked and searched"
+        asked.conversation.tell(f"{describe_default(timed)}: {then}")
+        self._say(f"round {asked.label}: {describe_default(timed)}: {then}")
+        if slow:
+            outcome = RoundOutcome(None, None, default_us={key: trial.time_us})
+            session.record_event(RoundEnded(asked.number, outcome, answer=answer))
+        return slow
+
+    def _try_candidates(self, number: int, made: Sequence[CandidateMade], shared_by: int) -> None:
+        """Search what a round made, profile the fastest, and compare all with their plans."""
+        session = self._session
+        for one in made:
+            plan = self._candidates.plan(one.name)
+            planned = last(session.events(Planned, number), one.answer)
+            assert planned is not None
+            if one.name not in {known.name for known in session.candidates()}:
+                # Only now: what comes before the session's last candidate counts as searched.
+                text, space = plan.template.text, read_text(plan.spec.path)
+                session.add_candidate(one.name, text, space, planned.idea.base)
+            with self._refusing(number, one.answer, one.name):
+                self._search(plan, number, shared_by)
+        refused = {one.candidate for one in session.events(RoundRefused, number)}
+        left = [one for one in made if one.name not in refused]
+        speedups = {one.name: mean_speedup(session, one.name) or 0.0 for one in left}
+        if speedups:
+            self._profile(self._candidates.plan(max(speedups, key=lambda n: speedups[n])), number)
         taken_s = {
             name: round(seconds - self._before_s.get(name, 0.0), 3)
             for name, seconds in self._progress.phases_s().items()
             if name in ROUND_PHASES
         }
-        session.record_event(RoundEnded(number, outcome, taken_s))
-        words = [sentence(one) for one in outcome.moved]
-        if outcome.speedup is not None:
-            over = f"the baseline, {self._plan.spec.source.name}"
-            words.insert(0, f"{outcome.speedup:.2f}x over {over}")
-        self._say(f"round {number}: {'; '.join(words) or 'no config ran correctly'}")
+        for one in left:
+            planned = last(session.events(Planned, number), one.answer)
+            assert planned is not None
+            outcome = self._outcome(self._candidates.plan(one.name), planned.idea)
+            session.record_event(RoundEnded(number, outcome, taken_s, answer=one.answer))
+            words = [sentence(moved) for moved in outcome.moved]
+            if outcome.speedup is not None:
+                over = f"the baseline, {self._plan.spec.source.name}"
+                words.insert(0, f"{outcome.speedup:.2f}x over {over}")
+            said = "; ".join(words) or "no config ran correctly"
+            self._say(f"round {number}{one.answer}: {said}")
 
     @contextmanager
-    def _refusing(self, name: str, number: int, base: str) -> Iterator[None]:
-        """End a round where some configs render or resolve to what no sample had shown."""
+    def _refusing(self, number: int, answer: str, name: str) -> Iterator[None]:
+        """End an answer of which some configs render or resolve to what no sample had shown."""
         try:
             yield
         except InputError as error:
-            self._session.record_event(RoundRefused(number, base, (str(error),), name))
+            planned = last(self._session.events(Planned, number), answer)
+            base = planned.idea.base if planned else INITIAL
+            refused = RoundRefused(number, base, (str(error),), name, answer=answer)
+            self._session.record_event(refused)
 
-    def _search(self, plan: Plan, number: int) -> None:
+    def _search(self, plan: Plan, number: int, shared_by: int) -> None:
+        """Search a candidate; several of one round share its trials."""
+        if (trials := plan.config.trials) is not None:
+            plan = replace(plan, config=replace(plan.config, trials=ceil(trials / shared_by)))
         search_all(self._run.of(plan), searches_left=self._plan.config.rounds - number + 1)
 
     def _outcome(self, plan: Plan, idea: Idea) -> RoundOutcome:

@@ -200,7 +200,9 @@ def trajectories(session: Session, form: Format) -> Trajectories:
             left_out[number] = "the agent had nothing to try" if idle else "it is not over"
             continue
         conversation = conversation_of(session.events(Event, number))
-        if not conversation.rest:
+        if record.answer:
+            left_out[number] = "several answers at once"
+        elif not conversation.rest:
             left_out[number] = "no messages: its agent is not a model"
         elif form == "grpo" and not conversation.request:
             left_out[number] = "no template was asked for: the plan could not be read"
@@ -281,9 +283,8 @@ def _result(session: Session, record: RoundRecord, conversation: ChatConversatio
 def _outcome(record: RoundRecord) -> str:
     if record.idea is None:
         return "unplanned"
-    if record.candidate is None:
-        return "refused"
-    assert record.outcome is not None
+    if record.candidate is None or record.outcome is None:
+        return "slow" if record.outcome else "refused"
     return "incorrect" if record.outcome.speedup is None else "measured"
 
 

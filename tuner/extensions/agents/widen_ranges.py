@@ -191,6 +191,7 @@ class WideningConversation:
             base=base.name,
             hypothesis=" ".join(w.because for w in widenings) + " Better values may lie beyond.",
             change=f"The same template with more values to choose from: {added}.",
+            insist=True,  # the default is the base's
         )
 
     def refactor(self) -> AgentAnswer:
@@ -201,6 +202,9 @@ class WideningConversation:
         for widening in widenings:
             space = add_value(space, widening.parameter, widening.value, beside=widening.beside)
         return AgentAnswer(self._base().template, space)
+
+    def tell(self, text: str) -> None:
+        """Leave it to the next request."""
 
     def repair(self, problem: str) -> AgentAnswer:
         raise ReplyError(

@@ -117,6 +117,7 @@ LONGEST_TEXT = 900
 ENDS: dict[End, str] = {
     "searched": "searched",
     "incorrect": "no config was correct",
+    "slow": "too slow to search",
     "refused": "refused",
     "idle": "nothing left to try",
     "open": "not ended",
@@ -182,7 +183,7 @@ def total(data: ReportData) -> Spent:
 
 def summary(data: ReportData) -> str:
     """Summarize the rounds in two sentences: their author, number and cost."""
-    count, author = len(data.rounds), data.author
+    count, author = len({one.number for one in data.rounds}), data.author
     said = f"{count} round{'s' * (count != 1)}"
     if author is not None:
         models = f" ({formatting.join_names(author.models)})" if author.models else ""

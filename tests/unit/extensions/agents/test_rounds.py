@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +58,7 @@ class Scripted:
     name: str = "scripted"
     briefings: list[object] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def converse(self, briefing, toolbox, transcript):
         self.briefings.append(briefing)
@@ -68,6 +70,9 @@ class Scripted:
                 return take(steps)
 
             refactor = plan
+
+            def tell(self, text):
+                agent.told.append(text)
 
             def repair(self, problem):
                 agent.problems.append(problem)
@@ -119,6 +124,90 @@ def test_a_good_answer_becomes_a_candidate_that_is_searched_and_compared(run):
     assert [one.actual for one in record.outcome.moved] == [pytest.approx(11.0 / 10.5), None]
     assert record.outcome.default_us == {"N=1000": 12.0, "N=100000": 12.0}
     assert {result.candidate for result in results} == {INITIAL}, "the fastest of both wins"
+
+
+FAST = AgentAnswer(FASTER, SPACE.replace("default: {threads: 128}", "default: {threads: 64}"))
+SLOW = AgentAnswer(FASTER, SPACE.replace("default: {threads: 128}", "default: {threads: 256}"))
+
+
+class Steep(SimulatedDevice):
+    """Half the threads, half the time, down to 64; counts how often it verifies."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda program: max(program.launches[0].threads, 64) / 8)
+        self.verified = 0
+
+    def verify(self, program):
+        self.verified += 1
+        return super().verify(program)
+
+
+def test_an_answer_whose_default_is_far_slower_is_timed_and_told_and_that_is_all(run):
+    agent, device = Scripted([[idea(), SLOW], [None]]), Steep()
+    session, results = run(agent, rounds=2, device=device)
+    assert results, "no failure: it was answered"
+    assert [one.name for one in session.candidates()] == [INITIAL]
+    (record,) = history(session)
+    assert (record.candidate, record.failed) == (None, True)
+    assert (record.timed.workload, record.timed.factor) == ("N=100000", 4.0)
+    said = "its default config took 32.00 us on N=100000, x4.00 the 8.000 of its base's best"
+    assert agent.told == [f"{said}: not searched, for its plan does not `insist`"]
+    assert f"not searched: {said}" in agent.briefings[1].current
+    assert device.verified == 0
+    assert tree_of(session)[INITIAL].failures == 1
+    again, _ = run(Scripted([[], [None]]), rounds=2, device=Steep())
+    assert len(history(again)) == 1
+
+
+def test_a_plan_that_insists_has_a_slow_default_searched(run):
+    agent, device = Scripted([[idea(insist=True), SLOW]]), Steep()
+    session, _ = run(agent, device=device)
+    (record,) = history(session)
+    assert record.candidate == "r1"
+    assert record.outcome.over_base == pytest.approx(1.0), "the search found what is fast"
+    assert "checked and searched" in agent.told[0]
+
+
+def part(*steps):
+    """Give one of several answers: an idea, then an answer, or errors."""
+    agent = Scripted([list(steps)])
+    conversation = agent.converse(SimpleNamespace(round=1), None, None)
+    conversation.agent = agent
+    return conversation
+
+
+def test_several_answers_are_checked_each_and_searched_with_the_trials_of_one(run):
+    several = {
+        "a": part(idea(), FAST),
+        "b": part(idea(), AgentAnswer(BROKEN.template, FAST.space)),
+        "c": part(ReplyError("the plan is no JSON")),
+        "d": part(idea(), SLOW),
+        "e": part(idea(), AgentAnswer(FASTER.replace("in[i] + in[i]", "2.0f * in[i]"), FAST.space)),
+    }
+    agent = Scripted([[several], [None]])
+    session, results = run(agent, rounds=2, device=Steep(), trials=4)
+    assert results
+    assert [one.name for one in session.candidates()] == [INITIAL, "r1a", "r1e"]
+    assert {len(session.trials(name)) for name in ("r1a", "r1e")} == {4}, "two on each workload"
+    assert [record.label for record in history(session)] == ["1a", "1b", "1c", "1d", "1e"]
+    assert "template.cu.j2:5: error" in several["b"].agent.told[-1]
+    assert several["c"].agent.told == ["refused: the plan is no JSON"]
+    assert [one.name for one in agent.briefings[1].population] == [INITIAL, "r1a", "r1e"]
+    for label in ("1a -> r1a", "1b failed", "1c failed", "1d failed", "1e -> r1e"):
+        assert f"- round {label}" in agent.briefings[1].current
+    again, _ = run(Scripted([[], [None]]), rounds=2, device=Steep(), trials=4)
+    assert len(history(again)) == 5
+
+
+def test_a_run_that_stopped_between_several_answers_goes_on_with_the_rest(run):
+    stopped = part(idea(), KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(Scripted([[{"a": part(idea(), GOOD), "b": stopped}]]))
+    other = template("in[i] + in[i]", "2.0f * in[i]")
+    parts = {"a": part(idea()), "b": part(idea(), other)}
+    session, results = run(Scripted([[parts]]))
+    assert results
+    assert [record.candidate for record in history(session)] == ["r1a", "r1b"]
 
 
 def test_the_next_round_reads_what_came_of_the_last(run):
@@ -333,7 +422,7 @@ def test_a_winner_that_fails_on_a_workload_of_nobody_is_left_out(run, project, s
     odd = f"threadIdx.x + @{{ 0 // (abs(threads - 224) + abs(N - {size})) }}@;"
     answer = AgentAnswer(FASTER.replace("threadIdx.x;", odd), SPACE.replace("64, 128, 256", values))
     best = SimulatedDevice(lambda program: 5.0 + abs(program.launches[0].threads - 224))
-    session, results = run(Scripted([[idea(), answer]]), device=best)
+    session, results = run(Scripted([[idea(insist=True), answer]]), device=best)
     assert len(results) == 3
     assert all(result.config["threads"] != 224 for result in results if result.candidate == "r1")
     (check,) = [check for check in session.checks() if check.passed is False]
