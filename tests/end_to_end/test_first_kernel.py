@@ -96,11 +96,17 @@ def test_a_model_mends_its_kernel_until_it_computes_what_the_problem_states(benc
 
 def test_somebody_writes_it_in_a_folder(bench: Bench) -> None:
     folder = bench.root / "there" / "kernel-twice"
+    stepping = ("twice.py", "--exchange", "there", "--step")
+    asked = bench.run(stepping)
+    assert asked.code == 4 and "kernel.cu is to be written" in asked.err, "asking needs no GPU"
     words = (*TUNE, "--exchange", "there", "--rounds", "0", "--wait", "0.1s")
     waiting = bench.run(words)
     assert waiting.code == 4 and "kernel.cu is to be written" in waiting.err
     assert "Keep the parameters" in (folder / "request.md").read_text("utf-8")
     (folder / "kernel.cu").write_text(KERNEL, encoding="utf-8")
+    unable = bench.run(stepping)
+    assert unable.code == 2 and "no GPU was found" in unable.err
+    assert (folder / "kernel.cu").exists(), "it is checked where there is one"
     ended = bench.run(words)
     assert ended.code == 0, ended.err
     resumed = bench.run(("twice.py", "--resume", "mine"))

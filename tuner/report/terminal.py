@@ -141,6 +141,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "rounds": [
             {
                 "round": one.number,
+                "answer": one.record.answer or None,
                 "end": one.end,
                 "base": one.record.base or None,
                 "candidate": one.record.candidate,

@@ -272,10 +272,12 @@ class Briefer:
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
         source = read_text(plan.spec.source)
+        # Measured at each start: what is said of it is to be the same in each request.
+        gbps = float(session.environment.get("streaming_gbps", info.streaming_gbps))
         self._task = KernelTask(
             replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
             source="" if _is_made_of(plan.template.text, source) else source,
-            info=info,
+            info=replace(info, streaming_gbps=gbps),
             degree=degree,
             operators=dict(plan.config.operators),
             reference=plan.spec.torch.text if plan.spec.torch else read_text(plan.spec.reference),

@@ -11,7 +11,12 @@ from typing import Any
 
 from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.prompts import prompt
-from tuner.extensions.agents.replies import KNOWN_METRICS, read_plan, require_whole
+from tuner.extensions.agents.replies import (
+    KNOWN_METRICS,
+    SLOWEST_DEFAULT,
+    read_plan,
+    require_whole,
+)
 from tuner.model.errors import AgentError, AwaitedError, ReplyError
 from tuner.process.files import atomic_write, read_regular
 from tuner.session.events import Idea, is_answer
@@ -119,6 +124,7 @@ class Exchange:
                 base=self._briefing.base,
                 example=self._briefing.example,
                 metrics=", ".join(KNOWN_METRICS),
+                slowest=SLOWEST_DEFAULT,
                 known=self._find_same_task(),
             )
             said = {"type": "message", "message": {"role": "user", "content": asked}}
@@ -181,8 +187,9 @@ class Exchange:
             if not problem:
                 self.idea(text)
         except ReplyError as error:
-            problem = f"{PLAN}: {error}"
+            problem = str(error)
         if problem:
+            problem = f"{PLAN}: {problem}"
             return {"type": "refused plan", "text": text, "problem": problem, "names": [PLAN]}
         return {"type": "plan", "text": text}
 
@@ -218,9 +225,12 @@ class Part:
 
     def plan(self) -> Idea:
         text, problem = self._kept["plan"]
-        if problem:
-            raise ReplyError(problem)
-        return self._exchange.idea(text)
+        try:
+            if problem:
+                raise ReplyError(problem)
+            return self._exchange.idea(text)
+        except ReplyError as error:
+            raise ReplyError(f"{PLAN}: {error}") from error
 
     def refactor(self) -> AgentAnswer:
         return _answer_of(self._kept)
@@ -254,8 +264,7 @@ def _answer_in(folder: Path) -> Mapping[str, Any]:
 
 
 def _plan_in(folder: Path) -> tuple[str, str]:
-    text, problem = read_answer_file(folder / PLAN) if (folder / PLAN).exists() else ("", "")
-    return text, f"{PLAN}: {problem}" if problem else ""
+    return read_answer_file(folder / PLAN) if (folder / PLAN).exists() else ("", "")
 
 
 def write_request(path: Path, text: str) -> None:

@@ -17,6 +17,7 @@ from tuner.extensions.agents.prompts import own_sections, prompt
 from tuner.extensions.agents.replies import (
     MEANINGS,
     MOST_EXPECTATIONS,
+    SLOWEST_DEFAULT,
     plan_schema,
     read_answer,
     read_plan,
@@ -259,6 +260,7 @@ class ModelRound:
             most_calls=MOST_CALLS,
             most_expectations=MOST_EXPECTATIONS,
             metrics=MEANINGS,
+            slowest=SLOWEST_DEFAULT,
         )
         self._dialogue.say("user", request)
         schema = plan_schema(self._briefing)

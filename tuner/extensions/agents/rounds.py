@@ -23,7 +23,7 @@ from tuner.extensions.agents.history import (
     sentence,
     tree_of,
 )
-from tuner.extensions.agents.replies import repair_surrogates
+from tuner.extensions.agents.replies import SLOWEST_DEFAULT, repair_surrogates
 from tuner.extensions.agents.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
 from tuner.model.trial import INITIAL
@@ -52,10 +52,6 @@ from tuner.tuning.search import search_all
 # number; most errors that a model can mend at all are mended in two).
 REPAIRS = 3
 
-
-# How much longer than its base's best an answer's default config may take and still be searched
-# unasked. Ours: of seven templates of a real agent the search made none faster by over 7 %.
-SLOWEST_DEFAULT = 1.25
 
 # What a round takes of the machine: the gate, the search, the profile.
 ROUND_PHASES = ("candidate", "search", "profile")
@@ -258,6 +254,7 @@ class Rounds:
         timed = DefaultTimed(asked.number, key, trial.time_us, base_us, answer=answer)
         session.record_event(timed)
         slow = timed.factor > SLOWEST_DEFAULT and not asked.idea.insist
+        slow = slow and not self._run.device.info.on_cpu  # whose times say nothing of a GPU's
         then = "not searched, for its plan does not `insist`" if slow else "checked and searched"
         asked.conversation.tell(f"{describe_default(timed)}: {then}")
         self._say(f"round {asked.label}: {describe_default(timed)}: {then}")

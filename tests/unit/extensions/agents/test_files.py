@@ -8,7 +8,16 @@ import pytest
 from agent_doubles import Kept, Tools, briefing, plan
 
 from tuner.extensions.agents.base import AgentAnswer
-from tuner.extensions.agents.files import PLAN, PROBLEM, REQUEST, SPACE, STOP, TEMPLATE, FilesAgent
+from tuner.extensions.agents.files import (
+    PLAN,
+    PROBLEM,
+    REQUEST,
+    RESULT,
+    SPACE,
+    STOP,
+    TEMPLATE,
+    FilesAgent,
+)
 from tuner.model.errors import AwaitedError, ReplyError
 
 TEXT = "__global__ void f() {}\n"
@@ -125,3 +134,56 @@ def test_a_file_named_stop_ends_the_rounds(converse, folder):
     folder.parent.mkdir()
     (folder.parent / STOP).touch()
     assert converse().plan() is None
+
+
+def test_several_answers_are_read_at_once_each_with_its_own_plan(converse, folder):
+    put(folder / "a", **{PLAN: plan()})
+    put(folder / "b", **{TEMPLATE: "// ... the rest unchanged\n", PLAN: plan(insist=True)})
+    put(folder / "c", **{PLAN: "{"})
+    kept = Kept()
+    first, broken, unread = converse(kept).plan().values()
+    assert first.plan().change == "load 16 bytes a thread"
+    assert first.refactor() == AgentAnswer(TEXT, "version: 1\n")
+    assert broken.plan().insist
+    with pytest.raises(ReplyError, match="left out"):
+        broken.refactor()
+    with pytest.raises(ReplyError, match=r"plan\.json: the reply holds no JSON object"):
+        unread.plan()
+    broken.tell("refused: it is not whole")
+    assert (folder / "b" / RESULT).read_text() == "refused: it is not whole\n"
+    put(folder / "a", **{TEMPLATE: "// another\n"})
+    again = converse(Kept(kept.entries)).plan()
+    assert list(again) == ["a", "b", "c"]
+    assert again["a"].refactor().template == TEXT
+
+
+def test_each_of_several_answers_is_waited_for(converse, folder):
+    put(folder / "a")
+    (folder / "b").mkdir()
+    with pytest.raises(AwaitedError, match=r"are to be written in .*round-01/b\n"):
+        converse(wait_s=0.0).plan()
+
+
+def test_one_answer_beside_several_is_put_aside_with_all_of_them(converse, folder):
+    put(folder)
+    put(folder / "a")
+
+    def mend():
+        if not (folder / TEMPLATE).exists() and (folder / PROBLEM).exists():
+            put(folder)
+
+    assert converse(then=mend).plan().change == "see the template"
+    aside = folder / "refused-1"
+    assert sorted(path.name for path in aside.iterdir()) == ["a", SPACE, TEMPLATE]
+    said = (folder / PROBLEM).read_text()
+    assert f"there are {TEMPLATE}, {SPACE} beside the answers a: write one or several" in said
+
+
+def test_what_lies_there_is_taken_at_once_where_nobody_waits(folder):
+    put(folder)
+
+    def sleep(_):
+        raise AssertionError("nobody waits")
+
+    agent = FilesAgent(folder.parent, wait_s=0.0, sleep=sleep)
+    assert agent.converse(briefing(), Tools(), Kept()).plan() is not None

@@ -26,7 +26,7 @@ from tuner.session.events import Tool
 from tuner.session.rounds import history
 from tuner.session.session import Session
 
-PLAN = ("base", "reference", "hypothesis", "change", "expectations")
+PLAN = ("base", "reference", "hypothesis", "change", "expectations", "insist")
 # What these hold is checked by `agent.replies`, for all agents alike.
 _Expectations = Annotated[
     list[dict[str, Any]],
@@ -115,6 +115,9 @@ class SubmitArguments(ToolArguments):
     )
     reference: str | None = Field(
         None, description="A second candidate that something is taken from."
+    )
+    insist: bool | None = Field(
+        None, description="true: have it searched however slow its default config is."
     )
 
     def submission(self) -> Submission:
