@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from tuner.process.files import read_text
 from tuner.search.factory import EXHAUSTIVE_BELOW, preload
 from tuner.search.importance import FEWEST_TRIALS, preload_importance
 from tuner.search.pool import Pool
-from tuner.session.events import CandidateMade
+from tuner.session.events import CandidateMade, ToolsDeclared
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.device_queues import (
@@ -39,7 +40,13 @@ from tuner.tuning.executor import short_switch_interval
 from tuner.tuning.finals import Finals
 from tuner.tuning.keep_bits import default_bits
 from tuner.tuning.progress import Moment, ProgressTracker
-from tuner.tuning.run import Run, SkippedWorkloads, pools_of, unsearched_workloads
+from tuner.tuning.run import (
+    Run,
+    SkippedWorkloads,
+    pools_of,
+    undecided_of,
+    unsearched_workloads,
+)
 from tuner.tuning.search import budget_of, cross_measure, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
@@ -154,14 +161,21 @@ def tune(
     tracker = ProgressTracker(
         plan, session, device.info.name, listener, began=began, reserved_s=reserved_s(plan)
     )
-    verification = Verification(plan, session, candidates, watches)
-    run = Run(plan, session, candidates, pools, tracker, verification, SkippedWorkloads(session))
+    run = Run(
+        plan,
+        session,
+        candidates,
+        pools,
+        tracker,
+        Verification(plan, session, candidates, watches),
+        SkippedWorkloads(session),
+    )
     budgets = {workload: budget_of(plan, pool) for workload, pool in pools.items()}
     try:
         if warning := assign_workloads(plan, session, candidates, budgets):
             tracker.announce("baseline", note=warning)
         tracker.queues = len({queue_of(device, workload) for workload in plan.tuned})
-        _measure_baselines(run)
+        run = replace(run, prepare=_measure_baselines(run))
         # Before anything is tried: a session with trials has been told already.
         warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
         if plan.config.keep_bits:
@@ -171,6 +185,7 @@ def tune(
         if plan.config.surveyed is not None and (again or not session.results()):
             cross_measure(run)
         failure = run_rounds(run) if run_rounds is not None else None
+        run.prepare()
         ranked = EnergyStage(run, meter).measure() if meter is not None else {}
         finals = Finals(run, ranked)
 
@@ -188,7 +203,7 @@ def tune(
         session.mark("interrupted")
         raise
     finally:
-        verification.close()
+        run.verification.close()
         record_assignment(session, device)
         tracker.save_time()
     if failure is not None:
@@ -214,7 +229,14 @@ def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
         preload_importance()
 
 
-def _measure_baselines(run: Run) -> None:
+def _is_at_an_answer(plan: Plan, session: Session) -> bool:
+    """Tell whether all is searched that a session has, and rounds are what is left."""
+    same_trials = plan.config.trials == session.manifest.config.trials
+    return bool(session.events(ToolsDeclared)) and same_trials and not undecided_of(session)
+
+
+def _measure_baselines(run: Run) -> Callable[[], None]:
+    """Measure what the session lacks; what comes back verifies the rest before anything runs."""
     plan, session, evaluator = run.plan, run.session, run.evaluator
 
     def measure(workload: Workload) -> None:
@@ -225,8 +247,6 @@ def _measure_baselines(run: Run) -> None:
             session.record_baseline(
                 workload, trial.measurement, trial.correctness, trial.resources, trial.occupancy
             )
-        elif evaluator.is_measure(session.baselines()[workload].correctness):
-            evaluator.verify_baseline(workload)
         known = session.baselines()[workload]
         run.tracker.set_baseline(workload, known.measurement.median_us)
 
@@ -237,4 +257,14 @@ def _measure_baselines(run: Run) -> None:
     evaluator.compile_baselines((*new, *edge_cases))
     work_in_queues(run.device, plan.config.workloads, measure)
     work_in_queues(run.device, edge_cases, evaluator.verify_baseline)
-    run.verification.try_near()
+
+    def verify_known() -> None:
+        known = (one for one in plan.config.workloads if one not in new)
+        judged = (w for w in known if evaluator.is_measure(session.baselines()[w].correctness))
+        work_in_queues(run.device, tuple(judged), evaluator.verify_baseline)
+        run.verification.try_near()
+
+    prepare = cache(verify_known)
+    if not _is_at_an_answer(plan, session):
+        prepare()
+    return prepare

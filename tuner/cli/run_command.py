@@ -137,6 +137,7 @@ def _run(
     from tuner.app.environment import headline
     from tuner.app.run import run
     from tuner.cli.view import make_view, print_end, write_report
+    from tuner.model.errors import AwaitedError
 
     with ExitStack() as stack:
         view = stack.enter_context(make_view(console, quiet=values["quiet"]))
@@ -152,7 +153,8 @@ def _run(
         done = run(source, settings, run_options, view, resume=resume, opened=announce_run)
     # A session that is complete makes its report anew when it is resumed.
     with resumed_by((*run_options.resume_command, "--resume", str(done.folder))):
-        write_report(done.data, done.folder)
+        if not (run_options.step and isinstance(done.failure, AwaitedError)):
+            write_report(done.data, done.folder)
         if not silent:
             print_end(done.data, done.folder, console, resumable=done.failure is not None)
     return done

@@ -473,7 +473,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *others,
         f"session        {folder}",
         f"tuned kernels  {folder / 'tuned'}" if data.results else "",
-        f"report         {folder / REPORT}",
+        f"report         {folder / REPORT}" if (folder / REPORT).exists() else "",
         f"to go on       {shlex.join([program_name(), '--resume', str(folder)])}"
         if resumable
         else "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -84,6 +84,7 @@ class Run:
     """One run of a session, as all of its steps see it.
 
     `pools` are those of the plan's candidate; another one's search has a run with its own.
+    `prepare` has the device know, once, what configs are judged by; nothing runs before.
     """
 
     plan: Plan
@@ -93,6 +94,7 @@ class Run:
     tracker: ProgressTracker
     verification: Verification
     skipped: SkippedWorkloads
+    prepare: Callable[[], None] = lambda: None
 
     @property
     def device(self) -> Device:

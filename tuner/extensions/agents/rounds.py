@@ -26,6 +26,7 @@ from tuner.extensions.agents.history import (
 from tuner.extensions.agents.replies import SLOWEST_DEFAULT, repair_surrogates
 from tuner.extensions.agents.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
+from tuner.model.settings import FILES
 from tuner.model.trial import INITIAL
 from tuner.process.files import read_text
 from tuner.session.events import (
@@ -128,6 +129,7 @@ class Rounds:
         if refused or not unsearched_workloads(self._session, made.name):
             self._progress.recount(made.name)
             return
+        self._run.prepare()
         with self._refusing(number, made.answer, made.name):
             self._search(self._candidates.plan(made.name), number, 1)
 
@@ -196,6 +198,8 @@ class Rounds:
     def _open_conversation(self, number: int, base: str | None) -> Conversation:
         agent, session = self._author.agent, self._session
         self._say(f"round {number} of {self._plan.config.rounds}: {agent.name} plans")
+        if agent.name != FILES:  # who may try drafts
+            self._run.prepare()
         toolbox = self._author.toolbox(number, base)
         if not session.events(ToolsDeclared, number):
             session.record_event(ToolsDeclared(number, tuple(toolbox.tools())))
@@ -209,6 +213,7 @@ class Rounds:
         """Have an answer written until it may be searched; record what it comes to."""
         session, number, answer = self._session, asked.number, asked.answer
         conversation, problems, name = asked.conversation, list[str](), f"r{asked.label}"
+        self._run.prepare()
         for attempt in range(1, attempts + 1):
             try:
                 written = conversation.repair(problems[-1]) if problems else conversation.refactor()
@@ -266,6 +271,7 @@ class Rounds:
     def _try_candidates(self, number: int, made: Sequence[CandidateMade], shared_by: int) -> None:
         """Search what a round made, profile the fastest, and compare all with their plans."""
         session = self._session
+        self._run.prepare()
         for one in made:
             plan = self._candidates.plan(one.name)
             planned = last(session.events(Planned, number), one.answer)

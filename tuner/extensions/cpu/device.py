@@ -344,8 +344,9 @@ class HostWatcher:
 
     kind = "sanitizers"
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, opened: Callable[[], Device]) -> None:
+        self._opened = opened
+        self._device: Device | None = None
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:
         """Verify each with every kind of input; the first access out of bounds ends it.
@@ -353,13 +354,15 @@ class HostWatcher:
         Numbers are judged elsewhere, by extremes on which the baseline is right: who is inexact is
         verified again, with extremes of its own.
         """
-        outcomes = verify_all(self._device, programs)
+        device = self._device = self._opened()
+        outcomes = verify_all(device, programs)
         return [
-            self._device.verify(program)
+            device.verify(program)
             if outcome.status is Status.INCORRECT and TIMES in outcome.reason
             else outcome
             for program, outcome in zip(programs, outcomes, strict=True)
         ]
 
     def close(self) -> None:
-        self._device.close()
+        if self._device is not None:
+            self._device.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
+from functools import cache
 
 from tuner.compiler.base import Compiler
 from tuner.compiler.cache import Cache
@@ -16,7 +16,7 @@ from tuner.extensions.cpu.device import RUN_TIMEOUT_S, HostDevice, HostWatcher
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.space.plan import Plan
-from tuner.tuning.evaluator import evaluator_of
+from tuner.tuning.evaluator import Evaluator, evaluator_of
 from tuner.tuning.verification import LARGEST_HOST_BYTES, Watch
 
 SANITIZED_TIMEOUT_S = 10.0
@@ -59,9 +59,15 @@ class HostFamily:
             environment = preload(SANITIZERS)
         except DeviceError:
             return ()
-        compiler, device = sanitized_host(plan.spec, plan.config.operators, environment, stack)
-        evaluator = partial(evaluator_of, compiler=compiler, device=device)
-        return (Watch(HostWatcher(device), evaluator, LARGEST_HOST_BYTES),)
+
+        @cache
+        def opened() -> tuple[Compiler, Device]:  # only when there are winners to watch
+            return sanitized_host(plan.spec, plan.config.operators, environment, stack)
+
+        def evaluator(of: Plan) -> Evaluator:
+            return evaluator_of(of, *opened())
+
+        return (Watch(HostWatcher(lambda: opened()[1]), evaluator, LARGEST_HOST_BYTES),)
 
 
 HOST = HostFamily()

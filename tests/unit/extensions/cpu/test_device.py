@@ -309,6 +309,6 @@ def test_who_is_inexact_under_the_sanitizers_gets_extremes_of_its_own(
     monkeypatch.setattr(
         "tuner.extensions.cpu.device.verify_all", lambda device, programs: [right, inexact, outside]
     )
-    watcher: Any = HostWatcher(SimpleNamespace(verify=verify))  # type: ignore[arg-type]
+    watcher: Any = HostWatcher(lambda: SimpleNamespace(verify=verify))  # type: ignore[arg-type, return-value]
     assert watcher.watch(["a", "b", "c"]) == [right, right, outside]
     assert verified == ["b"]
