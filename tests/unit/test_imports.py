@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 44_980,
+    "core": 45_105,
     "runtime": 2_245,
     "export": 2_820,
     "engines": 3_460,
     "draft": 14_180,
-    "agents": 8_050,
-    "cpu": 4_420,
+    "agents": 8_300,
+    "cpu": 4_430,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 79_080,
-    "docs": 4_760,
+    "tests": 79_400,
+    "docs": 4_772,
 }
 
 

@@ -42,6 +42,8 @@ def merge_sections(original: Document, answer: Document, path: Path, template: s
         if value != original.data[key] and not (
             is_path and _paths(key, original) == _paths(key, answer)
         ):
+            if key == "arguments":
+                remedy = "they are the user's; scratch is a `__device__` array of the template"
             raise answer.error(f"`{key}` has been changed", key, remedy=remedy)
     _require_no_looser_limits(original, answer)
     for key in NEEDED_SECTIONS:

@@ -231,6 +231,10 @@ def template(old: str, new: str) -> AgentAnswer:
         (SPACE + "workloads: {tuned: [{N: 1000}]}", "`workloads` has been changed"),
         (SPACE + "tolerance: {out: {relative: 0.1}}", "`tolerance` has been changed"),
         (SPACE + "reference: other.py", "`reference` has been changed"),
+        (
+            SPACE + "arguments: [{name: half, dtype: float32, shape: [N], role: output}]",
+            "`arguments` has been changed",
+        ),
         (SPACE.replace("[]", '["N > 1000"]'), "the workload N=1000 breaks the constraint"),
         (
             SPACE.replace("[]", '["N in (1000, 100000) or threads < 0"]'),
