@@ -27,13 +27,13 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_160,
+    "core": 45_150,
     "runtime": 2_245,
     "export": 2_820,
     "engines": 3_460,
     "draft": 14_135,
     "agents": 8_050,
-    "cpu": 4_420,
+    "cpu": 4_412,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_880,
