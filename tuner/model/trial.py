@@ -273,12 +273,6 @@ class Comparison:
     def column(self, program: Variant | str | None) -> int:
         return (None, *self.finalists, *self.peers).index(program)
 
-    @property
-    def fastest_alone(self) -> Variant | str | None:
-        """Who is the fastest without neighbours, None for the baseline."""
-        names = (None, *self.finalists, *self.peers)
-        return names[self.alone_us.index(min(self.alone_us))] if self.alone_us else None
-
 
 @dataclass(frozen=True, slots=True)
 class PeerTrial:
