@@ -125,21 +125,23 @@ def main() -> None:
     asked = parser.parse_args()
     if (asked.device == "cuda") != (asked.drafts is not None):
         parser.error("--device cuda and --drafts DIR go together")
-    rows = []
+    rows: list[dict[str, object]] = []
     for found in rows_of(asked):
         rows.append(found)
         print(found, flush=True)
+        write_result(asked.out or "kernelbench", result_of(rows, on_gpu=asked.device == "cuda"))
+
+
+def result_of(rows: list[dict[str, object]], *, on_gpu: bool) -> dict[str, object]:
     checked = sum(bool(one.get("checked")) for one in rows)
-    result = {
+    return {
         "benchmark": "kernelbench",
         "problems": len(rows),
-        **({"checked": checked} if asked.device == "host" else {}),
+        **({} if on_gpu else {"checked": checked, "asked": ASKED, "met": checked >= ASKED}),
         "verified": sum(bool(one["verified"]) for one in rows),
-        **({"asked": ASKED, "met": checked >= ASKED} if asked.device == "host" else {}),
         "rows": rows,
         "environment": environment(),
     }
-    write_result(asked.out or "kernelbench", result)
 
 
 if __name__ == "__main__":

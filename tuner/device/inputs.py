@@ -295,10 +295,11 @@ class InputCache:
     """Keep one prepared set of each kind, within `limit_bytes` in all.
 
     Those of `normal` are asked for by their seed, any other serves for at most `USES` checks.
+    `trim` gives back what the libraries keep of freed memory, each for itself.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, trim: Callable[[], None]) -> None:
+        self._limit_bytes, self._trim = limit_bytes, trim
         self._kept: dict[str, Prepared] = {}
 
     def take(self, kind: str, seed: int) -> Prepared | None:
@@ -323,6 +324,7 @@ class InputCache:
         with suppress(MemoryError):
             return attempt()
         self.clear()
+        self._trim()
         return attempt()
 
     def clear(self) -> None:

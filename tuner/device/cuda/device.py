@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -511,6 +512,12 @@ class CudaMemory(HostMemory):
         pool = self.xp.get_default_memory_pool()
         if pool.free_bytes() > spare_bytes:
             pool.free_all_blocks()
+        # A reference in PyTorch leaves there what CuPy then lacks.
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            kept_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+            if kept_bytes > spare_bytes:
+                torch.cuda.empty_cache()
 
     def push(self) -> None:
         if self._host is not None:

@@ -85,7 +85,7 @@ class HostMemory:
         """Wait for the array library's work."""
 
     def trim(self, spare_bytes: int = 0) -> None:
-        """Give back what the array library keeps of freed memory, if it is more than so much."""
+        """Give back what the array libraries keep of freed memory, if it is more than so much."""
 
 
 class Verifier:
@@ -107,7 +107,7 @@ class Verifier:
         # Of how many elements a change is, and whether also of what the reference draws.
         self._touched: dict[Workload, int] = {}
         self._changes_given = not self._answers.reference.fixed
-        self._cache = InputCache(memory.cache_bytes)
+        self._cache = InputCache(memory.cache_bytes, memory.trim)
         self._same: Prepared | None = None
         self._guards: Array = None
         self._poison = self._guard = 0

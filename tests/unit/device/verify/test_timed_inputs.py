@@ -237,7 +237,7 @@ def prepared(kind: str, seed: int) -> Prepared:
 
 
 def test_a_set_of_ordinary_inputs_serves_whoever_asks_for_its_seed() -> None:
-    cache = InputCache(1 << 10)
+    cache = InputCache(1 << 10, lambda: None)
     cache.put(prepared(NORMAL, 5))
     for _ in range(2 * USES):
         assert cache.take(NORMAL, 5) is not None
@@ -245,14 +245,15 @@ def test_a_set_of_ordinary_inputs_serves_whoever_asks_for_its_seed() -> None:
 
 
 def test_a_set_of_another_kind_serves_so_many_checks() -> None:
-    cache = InputCache(1 << 10)
+    cache = InputCache(1 << 10, lambda: None)
     cache.put(prepared("x3", 5))
     served = [cache.take("x3", seed) is not None for seed in range(10, 12 + USES)]
     assert served == [True] * (USES - 1) + [False] * 3
 
 
 def test_where_memory_ends_what_is_kept_makes_room() -> None:
-    cache = InputCache(1 << 10)
+    trimmed: list[bool] = []
+    cache = InputCache(1 << 10, lambda: trimmed.append(True))
     cache.put(prepared(NORMAL, 5))
 
     def drawn() -> str:
@@ -262,6 +263,7 @@ def test_where_memory_ends_what_is_kept_makes_room() -> None:
 
     assert cache.making_room(drawn) == "drawn"
     assert cache.take(NORMAL, 5) is None
+    assert trimmed == [True]
 
 
 def test_where_nothing_makes_room_the_error_is_told() -> None:
@@ -269,7 +271,7 @@ def test_where_nothing_makes_room_the_error_is_told() -> None:
         raise MemoryError("7.5 GB")
 
     with pytest.raises(MemoryError, match="GB"):
-        InputCache(1 << 10).making_room(drawn)
+        InputCache(1 << 10, lambda: None).making_room(drawn)
 
 
 @pytest.mark.parametrize("failure", [MemoryError("27 GB"), None])
