@@ -15,12 +15,16 @@ from tuner.model.kernel import KernelSpec, Workload
 
 @dataclass(frozen=True, slots=True)
 class ProofFinding:
-    """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`."""
+    """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`.
+
+    `idle` says that it is that nothing depends on an input.
+    """
 
     argument: str
     line: int | None
     text: str
     mistake: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, islice
 from math import prod
 
 import numpy as np
@@ -70,6 +70,9 @@ def prove(
         others = sorted((workload for workload in small if workload != first), key=likeness)
         for workload in (first, *others[:1]):
             proofs.append(run(workload, sizes_only=bool(proofs)))
+            for other in (*others[:1], *islice(smaller_workloads(spec, allows), 1)):
+                if any(one.idle for one in proofs[-1].mistakes):
+                    proofs[-1] = _without_shown(proofs[-1], run(other))
             if proofs[-1].open_because or proofs[-1].mistakes:
                 break
         if not proofs[0].late:
@@ -77,6 +80,19 @@ def prove(
     smaller = _prove_smaller(run, smaller_workloads(spec, allows), proofs)
     # A role that is wrong says more than what became of it.
     return (smaller, *proofs) if smaller.mistakes else (*proofs, smaller)
+
+
+def _without_shown(proof: Proof, other: Proof) -> Proof:
+    """Take back that nothing depends on an input where other sizes show that something does.
+
+    The norm of a group of one element is 0 whatever is in it.
+    """
+    shown = {one.argument for one in other.findings if not one.mistake}
+    findings = (
+        replace(one, mistake=False, idle=False) if one.idle and one.argument in shown else one
+        for one in proof.findings
+    )
+    return replace(proof, findings=tuple(findings))
 
 
 def _prove_smaller(
@@ -371,7 +387,7 @@ class _Observer:
             if not self.shows(name, first):
                 text = f"`{name}` is input, and nothing depends on it: {extent}; {MEANT}"
                 mistake = self.tells and not self.spec.operators  # another choice may read it
-                return self.finding(name, text, mistake=mistake)
+                return replace(self.finding(name, text, mistake=mistake), idle=mistake)
             told = "read and not written"
         if not wrong:
             return self.finding(name, f"`{name}` is {told}; {extent}")

@@ -165,6 +165,13 @@ def test_an_input_on_which_nothing_depends_is_a_mistake_unless_it_is_meant(tmp_p
     assert mistakes(spec(tmp_path)) == []
 
 
+def test_an_input_on_which_nothing_depends_at_small_sizes_alone_is_none(tmp_path: Path) -> None:
+    # as a norm of groups of K / 33 elements is 0 where they have one
+    body = "y[row * K + c] = K > 50 ? x[row * K + c] + w[c] : 7;"
+    of = spec(tmp_path, body, gives="x + w if axes['K'] > 50 else xp.full_like(x, 7.0)")
+    assert mistakes(of) == []
+
+
 def test_an_output_that_is_the_same_on_all_kinds_of_input_is_a_mistake(tmp_path: Path) -> None:
     # the sign of a square is always the same
     body = "y[row * K + c] = x[row * K + c] * x[row * K + c] >= 0 ? w[c] * w[c] >= 0 : 2;"
