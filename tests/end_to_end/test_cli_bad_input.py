@@ -214,8 +214,8 @@ def session(project, tune) -> Path:
 def test_a_session_goes_on_only_with_what_it_was_started_with(project, session: Path, tune) -> None:
     words = ("--trials", "1", "--json", "--jobs", "1")
     assert tune(project.kernel, "--resume", session, *words).exit_code == 0
-    result = tune("--resume", "my runs (1)", "--trials", "7", "--seed", "3", "--quiet")
-    assert_refused(result, "--trials, --seed: not what the session was started with")
+    result = tune("--resume", "my runs (1)", "--enough", "0.1", "--seed", "3", "--quiet")
+    assert_refused(result, "--enough, --seed: not what the session was started with")
     assert "--session 'my runs (1)'` started this one" in result.stderr
     result = tune("--resume", session, "--gpus", "2", "--quiet")
     assert_refused(result, "--gpus: not what the session was started with")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from tuner.app.api import tune
 from tuner.app.session_plan import is_renewable
@@ -170,15 +171,17 @@ def _tune_job(
         if (session / DATABASE).exists():
             with Session.open(session, read_only=True) as opened:
                 config = opened.manifest.config
-            kept = []
+            kept, renewed = [], dict[str, object]()
             for name in ("trials", "enough", "gpus"):
                 before, asked = getattr(config, name), dict(settings).get(name)
-                if asked not in (None, before) and not is_renewable(config, name):
-                    kept.append(
-                        f"{option_of(name)} {before}" if before else f"no {option_of(name)}"
-                    )
-            renewed = "gpus" in settings and is_renewable(config, "gpus")
-            settings_now = {"gpus": settings["gpus"]} if renewed else {}
+                if asked in (None, before):
+                    continue
+                if is_renewable(config, name):
+                    renewed[name] = asked
+                else:
+                    option = option_of(name)
+                    kept.append(f"{option} {before}" if before else f"no {option}")
+            settings_now = cast("GivenSettings", renewed)
             if kept:
                 yield f"goes on with {' and '.join(kept)}, as it was started"
         try:

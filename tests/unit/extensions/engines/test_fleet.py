@@ -219,7 +219,7 @@ def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_pat
     ("began", "asked", "given", "said"),
     [
         ({"trials": 100}, {"trials": 100, "enough": ENOUGH}, {}, []),
-        ({"trials": 10}, {"trials": 200, "enough": 0.002}, {}, ["--trials 10 and --enough 0.005"]),
+        ({"trials": 10}, {"trials": 200, "enough": 0.002}, {"trials": 200}, ["--enough 0.005"]),
         ({}, {"gpus": "1"}, {}, ["no --gpus"]),
         ({"gpus": "0,1"}, {"gpus": "1"}, {"gpus": "1"}, []),
     ],
