@@ -145,9 +145,11 @@ def as_text(proposal: Proposal) -> list[str]:
     kept = sum(one.worth.floor_us for one in steps if not one.is_part)
     parts = sum(one.worth.floor_us for one in steps if one.is_part)
     apart = sum(one.worth.one_by_one_us for one in steps)
+    digits = 0 if kept + parts >= 10 else 1
     lines.append(
-        f"at least {kept + parts:,.0f} us ({proposal.gpu.upper()}), {parts:,.0f} of them in "
-        f"kernels; one by one {apart:,.0f} us: {apart / (kept + parts):.2f}x"
+        f"at least {kept + parts:,.{digits}f} us ({proposal.gpu.upper()}), "
+        f"{parts:,.{digits}f} of them in "
+        f"kernels; one by one {apart:,.{digits}f} us: {apart / (kept + parts):.2f}x"
     )
     for adder in dict.fromkeys(proposal.biases.values()):
         own = "the library's call" if adder == "PyTorch" else adder

@@ -40,7 +40,7 @@ def get_init_inputs():
 '''
 WHOLE = '''"""`ModelNew` of {problem}, cut by tune {version}.
 
-PyTorch computes what its libraries are best at. {count} stand here as texts: as they were cut, or
+PyTorch computes what its libraries are best at. Here {count} as text: as cut, or
 as `tune export --format kernelbench` wrote them with their tuned kernels.
 """
 
@@ -228,7 +228,7 @@ def whole_text(
     return WHOLE.format(
         problem=facts.problem,
         version=TUNER_VERSION,
-        count=f"{len(files)} parts" if len(files) != 1 else "One part",
+        count=f"stand {len(files)} parts" if len(files) != 1 else "stands one part",
         text=quote_text(facts.text),
         parts="\n".join(f'    "{name}": {quote_text(text)},' for name, text in files.items()),
         digest=sha256(repr(files).encode()).hexdigest()[:10],
