@@ -85,8 +85,8 @@ def test_a_session_is_gone_on_with_only_as_it_began(checkout: Path) -> None:
     assert again.results == done.results
     assert list(again.winners()["T"]) == [1]
     assert "baseline_us" in again._repr_html_()
-    with pytest.raises(SessionError, match="--trials: not what the session was started with"):
-        tuner.tune(session="mine", trials=5)
+    with pytest.raises(SessionError, match="--seed: not what the session was started with"):
+        tuner.tune(session="mine", seed=5)
     with pytest.raises(InputError, match=r"nothing was tuned for T=2,D=14336\n.*T=1,D=14336"):
         again.best({"T": 2, "D": 14336})
 

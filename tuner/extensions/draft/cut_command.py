@@ -13,6 +13,7 @@ import click
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.model.errors import InputError
+from tuner.process.files import atomic_write_all, folders_made, read_text
 
 if TYPE_CHECKING:
     from tuner.device.recorded.recording import RecordedDeviceInfo
@@ -103,11 +104,11 @@ def _find_gpu(name: str | None) -> RecordedDeviceInfo:
 def _write(proposal: Proposal, to: Path, force: bool) -> list[str]:
     for name, text in proposal.files.items():
         path = to / name
-        if path.exists() and not force and path.read_text("utf-8") != text:
+        if path.exists() and not force and read_text(path) != text:
             raise InputError("is there already", path=path, remedy="--force overwrites it")
-    to.mkdir(parents=True, exist_ok=True)
-    for name, text in proposal.files.items():
-        (to / name).write_text(text, "utf-8")
+    files = {to / name: text for name, text in proposal.files.items()}
+    with folders_made(files):
+        atomic_write_all(files)
     return [str(to / name) for name in proposal.files]
 
 
