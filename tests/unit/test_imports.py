@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 80_350,
+    "tests": 80_370,
     "docs": 4_850,
 }
 

@@ -59,10 +59,15 @@ class Output:
         self, spec: KernelSpec, reference: Callable[..., Array], inputs: tuple[Single, ...]
     ) -> None:
         self.dtype, self.leeway = spec.argument("y").dtype, Leeway(spec)
+        self.reference = reference
+        self.draw(*inputs)
+
+    def draw(self, *inputs: Single) -> None:
+        """Take other inputs."""
         wide = {f"x{k}": one.astype(np.float64) for k, one in enumerate(inputs)}
 
         def compute(values: Mapping[str, Array]) -> dict[str, Array]:
-            return {"y": np.asarray(reference(*values.values()))}
+            return {"y": np.asarray(self.reference(*values.values()))}
 
         self.prepared = Prepared(WORKLOAD, "normal", 7, {}, compute(wide))
         self.leeway.find_scales(np, self.prepared, wide, compute)
@@ -194,6 +199,18 @@ def test_a_copy_is_exact(output_of: Outputs) -> None:
     assert made.error(x[::-1], baseline=True) == 0
     assert made.error(x[::-1]) == 0
     assert made.error(np.nextafter(x, np.float32(9))[::-1]) == np.inf
+
+
+def test_what_is_exact_on_one_draw_alone_is_no_copy(output_of: Outputs) -> None:
+    # of numbers below 0 it is their size, for which most have to be rounded on the way
+    few, more = np.float32([-1.5, -2.5, -0.5]), -np.random.default_rng(6).random(64, np.float32)
+    for draws in ((few, more), (more, few)):
+        sizes = output_of(lambda x: np.abs(x - 0.25) - 0.25, draws[0])
+        for x in draws:
+            sizes.draw(x)
+            assert sizes.error(np.abs(x - np.float32(0.25)) - np.float32(0.25), baseline=True) < 1
+        sizes.draw(few)
+        assert sizes.error(np.nextafter(-few, np.float32(9))) < 1
 
 
 def test_what_the_baseline_rounds_others_may_round(output_of: Outputs) -> None:
