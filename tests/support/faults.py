@@ -142,9 +142,11 @@ def orphans_adopted() -> Iterator[Callable[[], list[Process]]]:
 def left_in_shared_memory(before: set[Path]) -> list[Path]:
     """List the new files in shared memory that no process maps, so that nobody removes them.
 
-    What is mapped may be another test's on this machine, as PostgreSQL's is while its server runs.
+    What is mapped may be another test's on this machine. PostgreSQL, which others start, maps its
+    own now and then only.
     """
-    new = set(SHARED_MEMORY.iterdir()) - before
+    found = (one for one in SHARED_MEMORY.iterdir() if not one.name.startswith("PostgreSQL."))
+    new = {*found} - before
     living = [one for one in map(_process, _pids()) if one] if new else []
     return [path for path in new if not any(one.maps(str(path)) for one in living)]
 
