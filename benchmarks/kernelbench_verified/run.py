@@ -84,24 +84,17 @@ class Call:
         return self.ends - time.monotonic()
 
 
-def until_asked() -> list[str]:
-    """Let a run end as soon as it needs an answer that is not there."""
-    from tuner.model.settings import SETTINGS
-
-    return ["--step"] if "step" in SETTINGS else ["--wait", "1s"]
-
-
 def words_for(folder: Path, row: Row, device: str) -> list[str]:
     """Write the command that begins a problem's session, or goes on with it."""
     kernel, arm = [f"{row.problem.name}.cu", "--exchange", EXCHANGE], ARMS[row.arm]
     if (folder / SESSION).exists():
-        return [*kernel, "--resume", SESSION, *until_asked()]
+        return [*kernel, "--resume", SESSION, "--step"]
     return [
         *(*kernel, "--agent", "files", "--session", SESSION, "--device", device),
         *("--rounds", str(ROUNDS), "--trials", str(arm.trials), "--seed", str(row.repetition)),
         *(["--no-mutants"] if arm.profile else ["--no-mutants", "--no-profile"]),
         *([] if device == "host" else ["--peers"]),
-        *until_asked(),
+        "--step",
     ]
 
 
@@ -268,7 +261,7 @@ def ask_for_kernel(problem: str) -> int:
 
     asked = {"device": "host", "agent": "files", "exchange": EXCHANGE}
     try:
-        authors().kernel_for(Path(problem), asked, RunOptions(wait_s=1.0), None)
+        authors().kernel_for(Path(problem), asked, RunOptions(step=True), None)
     except AwaitedError:
         return NO_ANSWER
     except TunerError as error:

@@ -9,29 +9,11 @@ from pathlib import Path
 import pytest
 from agent_project import Bench
 from fake_openai import MODEL, FakeOpenAI, Request
+from posed_problem import TWICE
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
-PROBLEM = '''"""Twice x, and a half more where it is positive."""
-import torch
-
-rows = 8
-width = 96
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return 2.0 * x + 0.5 * torch.relu(x)
-
-
-def get_inputs():
-    return [torch.randn(rows, width)]
-
-
-def get_init_inputs():
-    return []
-'''
 KERNEL = """#define BLOCK_SIZE 128
 
 __global__ void twice_kernel(const float* __restrict__ x, float* __restrict__ out, int rows,
@@ -64,7 +46,7 @@ TUNE = (
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path / "project")
-    (made.root / "twice.py").write_text(PROBLEM, encoding="utf-8")
+    (made.root / "twice.py").write_text(TWICE, encoding="utf-8")
     yield made
     made.close()
 

@@ -13,26 +13,8 @@ import pytest
 from kernelbench_verified import judge, problems, run
 from kernelbench_verified.problems import Problem, Row, chosen, make_folder, read_row, rows_in
 from kernelbench_verified_section import over_best, over_eager, section
+from posed_problem import TWICE
 
-TWICE = '''"""Twice x, and a half more where it is positive."""
-import torch
-
-rows = 8
-width = 96
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return 2.0 * x + 0.5 * torch.relu(x)
-
-
-def get_inputs():
-    return [torch.randn(rows, width)]
-
-
-def get_init_inputs():
-    return []
-'''
 KERNEL = """#define BLOCK_SIZE 128
 
 __global__ void twice(const float* __restrict__ x, float* __restrict__ out, int rows, int width) {
