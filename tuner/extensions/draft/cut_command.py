@@ -60,7 +60,7 @@ def command(
     and cut.py, the model of all: `tune export --format kernelbench` puts tuned parts into it.
     """
     from tuner.device.problems import is_problem
-    from tuner.extensions.draft.problems.cutting import LIMIT_S, CutReader, Proposal
+    from tuner.extensions.draft.problems.cutting import LIMIT_S, Proposal, propose
     from tuner.extensions.draft.problems.statement import read_apart
 
     if not is_problem(problem):
@@ -69,7 +69,7 @@ def command(
         )
     given = {name: _split(nodes) for name, nodes in options.unique(parts, "--part").items()}
     asked = (_find_gpu(gpu), None if keep is None else _split(keep), given)
-    proposal = read_apart(CutReader, problem, LIMIT_S, *asked)
+    proposal = read_apart(propose, problem, LIMIT_S, *asked)
     assert isinstance(proposal, Proposal)
     written = [] if to is None else _write(proposal, to, force)
     if as_json:

@@ -38,7 +38,6 @@ from tuner.extensions.draft.problems.graph import (
     name_of,
     tensors_of,
 )
-from tuner.extensions.draft.problems.statement import ProblemReader
 from tuner.model.errors import KernelError
 from tuner.process.files import read_regular
 
@@ -84,13 +83,6 @@ class Proposal:
     compared: str
     biases: Mapping[str, str]
     gpu: str
-
-
-class CutReader(ProblemReader):
-    """What cuts a problem in a process of its own."""
-
-    def read_here(self, path: Path, *asked: Any) -> Proposal:
-        return propose(path, *asked)
 
 
 def propose(

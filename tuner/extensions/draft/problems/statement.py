@@ -84,35 +84,32 @@ def statement_of(path: Path) -> Statement:
     cannot be said.
     """
     if not is_problem(path):  # a definition, whose workloads are other files, or a mistake
-        return cast("Statement", read_apart(ProblemReader, path, LIMIT_S))
+        return cast("Statement", read_apart(read_statement, path, LIMIT_S))
     asked = path.resolve(), read_regular(path)
     if asked not in _READ:
-        _READ[asked] = cast("Statement", read_apart(ProblemReader, path, LIMIT_S))
+        _READ[asked] = cast("Statement", read_apart(read_statement, path, LIMIT_S))
     return replace(_READ[asked], path=path)
 
 
 _READ: dict[tuple[Path, bytes], Statement] = {}
 
 
-def read_apart(reader: type[ProblemReader], path: Path, limit_s: float, *asked: object) -> object:
-    """Let a reader in a process of its own read a problem; raise as `statement_of` does."""
-    process = BoundedProcess(path, reader, limit_s=limit_s, ahead="torch")
+def read_apart(read: Callable[..., object], path: Path, limit_s: float, *asked: object) -> object:
+    """Call `read` of a problem in a process of its own; raise as `statement_of` does."""
+    process = BoundedProcess(path, _Reader, read, limit_s=limit_s, ahead="torch")
     try:
         return process.call("read", path, *asked)
     finally:
         process.close()
 
 
-class ProblemReader:
-    """What reads a problem in a process of its own."""
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    function: Callable[..., object]
 
-    def read(self, path: Path, *asked: Any) -> object:
+    def read(self, path: Path, *asked: object) -> object:
         with blamed_on(path, "cannot be read"):
-            return self.read_here(path, *asked)
-
-    def read_here(self, path: Path, *asked: Any) -> object:
-        """Read in this process."""
-        return read_statement(path)
+            return self.function(path, *asked)
 
 
 def read_statement(path: Path) -> Statement:
