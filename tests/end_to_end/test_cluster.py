@@ -59,10 +59,12 @@ def start(cluster: ClusterProcesses, project: Path, trials: int = TRIALS) -> sub
     )
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = 500.0) -> tuple[int, str]:
-    out, err = process.communicate(timeout=timeout_s)
-    assert "Traceback" not in err, err
-    return process.returncode, out + err
+def ended(
+    cluster: ClusterProcesses, run: subprocess.Popen[str], timeout_s: float = 500.0
+) -> tuple[int, str]:
+    code, said = run.wait(timeout_s), cluster.said_by(run)
+    assert "Traceback" not in said, said
+    return code, said
 
 
 def assert_complete(session: Path, trials: int = TRIALS) -> None:
@@ -91,7 +93,7 @@ def test_eight_kernels_on_four_hosts_with_every_fault(
         project = projects[number]
         # However fast the others are, some runs are there when the scheduler ends.
         assert number < KERNELS - AT_ONCE or goes_on.wait(400)
-        code, said = ended(start(cluster, project, asked(number)))
+        code, said = ended(cluster, start(cluster, project, asked(number)))
         while code and any(one in said for one in WITHOUT_SCHEDULER):
             if UNDER_WAY in said:
                 interrupted.append(number)
@@ -99,9 +101,9 @@ def test_eight_kernels_on_four_hosts_with_every_fault(
             assert restarted.wait(400)
             if code != INTERRUPTED:  # it had not measured anything, and left nothing behind
                 assert not (project / "mine").exists()
-                code, said = ended(start(cluster, project, asked(number)))
+                code, said = ended(cluster, start(cluster, project, asked(number)))
                 continue
-            code, said = ended(cluster.run(project, *resuming(cluster, said), "--quiet"))
+            code, said = ended(cluster, cluster.run(project, *resuming(cluster, said), "--quiet"))
         assert code == 0, said
 
     def asked(number: int) -> int:
@@ -165,20 +167,20 @@ def test_hosts_share_the_workloads_of_a_run_that_outlives_one_of_them_and_the_sc
 
     wait_until(lambda: len(searched(session)) >= 2, "some trials", 200)
     cluster.kill_host("b")
-    known = of_shapes()
-    # Of the host that is gone one may have been on its way.
-    wait_until(lambda: all(of_shapes()[one] > known[one] + 1 for one in SHAPES), "more", 200)
+    # Until then what comes may have been on its way from the host that is gone.
+    wait_until(lambda: "b/host" in cluster.said_by(run), "word of the lost host", 200)
+    before = of_shapes()
+    wait_until(lambda: all(of_shapes()[shape] > before[shape] for shape in SHAPES), "more", 200)
     cluster.kill_scheduler()
-    code, said = ended(run)
+    code, said = ended(cluster, run)
     assert code == INTERRUPTED, said
     assert UNDER_WAY in said
-    assert "b/host" in said
-    before = searched(session)
+    before_resuming = searched(session)
     cluster.start_scheduler()
-    code, said = ended(cluster.run(project, *resuming(cluster, said)))
+    code, said = ended(cluster, cluster.run(project, *resuming(cluster, said)))
     assert code == 0, said
     found = searched(session)
-    assert found[: len(before)] == before
+    assert found[: len(before_resuming)] == before_resuming
     assert len({(trial.workload.key, trial.config.key) for trial in found}) == len(found)
     assert {trial.workload.key for trial in found} == set(SHAPES)
     assert len(faults.records(session, Result)) == len(SHAPES)
@@ -202,7 +204,7 @@ def test_a_run_over_tls_waits_for_its_host_and_outlives_the_process_of_a_slot(
         wait_until(lambda: searched(project / "mine"), "a trial", 120)
         slot = next(one for one in faults.descendants(host.pid) if "tune-slot" in one.command)
         assert slot.kill()
-        code, said = ended(run)
+        code, said = ended(cluster, run)
     assert code == 0, said
     assert_complete(project / "mine")
     assert "only/host (host CPU) has left the cluster" in said

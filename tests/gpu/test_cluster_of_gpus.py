@@ -52,7 +52,7 @@ def ended(run: subprocess.Popen[str]) -> dict[str, Any]:
 def test_a_gpu_there_does_as_one_here(cluster: ClusterProcesses, tmp_path: Path) -> None:
     cluster.start_host("there", "cuda:0")
     cluster.wait_for("there")
-    remote = ended(cluster.run(tmp_path, *of_two_workloads("there")))
+    remote = ended(started(*of_two_workloads("there"), *cluster.words, folder=tmp_path))
     here = ended(started(*of_two_workloads("here"), folder=tmp_path, gpus=True))
     assert here["device"] in remote["device"]
     assert {kind: one["failed"] for kind, one in remote["checks"].items()} == dict.fromkeys(
@@ -70,7 +70,7 @@ def test_a_python_kernel_is_timed_there(cluster: ClusterProcesses, tmp_path: Pat
     cluster.start_host("there", "cuda:0")
     cluster.wait_for("there")
     words = (CALLABLE, "--trials", "6", "--session", "mine", *HOW)
-    found = ended(cluster.run(project, *words))
+    found = ended(started(*words, *cluster.words, folder=project))
     assert not found["on_cpu"]
     assert all(one["baseline_us"] > 0.0 for one in found["workloads"])
 
@@ -82,7 +82,7 @@ def test_the_work_of_a_host_that_dies_goes_on_on_the_other(
     for number, name in enumerate(("a", "b")):
         cluster.start_host(name, f"cuda:{number}")
         cluster.wait_for(name)
-    run = cluster.run(tmp_path, *of_two_workloads("mine", 40), "--gpus", "all")
+    run = started(*of_two_workloads("mine", 40), "--gpus", "all", *cluster.words, folder=tmp_path)
     wait_until(lambda: len(searched(tmp_path / "mine")) >= 10, "trials", TIMEOUT_S)
     cluster.kill_host("b")
     found = ended(run)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkstemp
 
 from faults import descendants, started, wait_until
 
@@ -32,7 +33,7 @@ class ClusterProcesses:
     scheduler_security: tuple[str, ...] = ()
     scheduler: Popen | None = None
     hosts: dict[str, Popen] = field(default_factory=dict)
-    runs: list[Popen] = field(default_factory=list)
+    runs: dict[Popen, Path] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -65,9 +66,15 @@ class ClusterProcesses:
 
     def run(self, folder: Path, *words: object) -> Popen:
         """Start `tune` in a folder; no GPU is seen there."""
-        process = started(*words, *self.words, folder=folder)
-        self.runs.append(process)
+        log, name = mkstemp(prefix="run-", suffix=".log", dir=self.folder)
+        with os.fdopen(log, "w", encoding="utf-8") as output:
+            process = started(*words, *self.words, folder=folder, output=output)
+        self.runs[process] = Path(name)
         return process
+
+    def said_by(self, run: Popen) -> str:
+        """Read what a run has said so far."""
+        return self.runs[run].read_text(encoding="utf-8")
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
@@ -92,7 +99,7 @@ class ClusterProcesses:
     def close(self) -> None:
         for process in self.runs:
             process.kill()
-            process.communicate()
+            process.wait()
         for name in [*self.hosts]:
             self.kill_host(name)
         if self.scheduler is not None:
