@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.accesses import Access, Use
 from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (
@@ -21,8 +22,6 @@ from tuner.extensions.draft.guesses import (
 from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
-from tuner.extensions.draft.reading.reaches import Reach
-from tuner.extensions.draft.reading.uses import Use, uses_of
 from tuner.model.kernel import FLOAT_DTYPES
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
@@ -108,7 +107,6 @@ class _Reading:
     ) -> None:
         self.launch, self.axes, self.hosts = launch, axes, hosts
         self.types, self.passed, self.arrays = launch.types(), launch.passed, arrays
-        self.uses = uses_of(launch.source, launch.kernel)
 
     def arguments(self) -> tuple[DraftArgument, ...]:
         parameters = self.launch.kernel.parameters
@@ -255,7 +253,7 @@ class _Reading:
         return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
 
     def role(self, parameter: KernelParameter) -> tuple[str, Evidence]:
-        use = self.uses.get(parameter.name, Use())
+        use = Use.of(self.arrays.reaches.get(parameter.name, []))
         read, written = use.read, use.written
         if (parameter.const and written is None) or not parameter.name:
             return ("input" if parameter.name else "output"), Evidence(SURE, "const")
@@ -283,12 +281,12 @@ class _Reading:
         looped = any(one.writes and one.loop_end for one in reaches)
         return use.role, Evidence(LIKELY if written < read or looped else SURE, note)
 
-    def leaves_border(self, reaches: Sequence[Reach]) -> bool:
+    def leaves_border(self, reaches: Sequence[Access]) -> bool:
         """Tell whether all writes are of elements from some place on, not from the first."""
         written = [reach for reach in reaches if reach.writes]
         return bool(written) and all(one.exact and self.is_inner(one) for one in written)
 
-    def is_inner(self, reach: Reach) -> bool:
+    def is_inner(self, reach: Access) -> bool:
         masked, fixed = self.launch.source.masked, {p.name for p in self.launch.kernel.parameters}
         fixed |= {constant.name for constant in self.launch.source.constants}
         known = find_assignments(masked, (self.launch.kernel.body,), reach.at)
@@ -309,7 +307,7 @@ class _Reading:
         return _INNER.search(index) is not None
 
 
-def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
+def reads_own_results(reaches: Sequence[Access], masked: str) -> bool:
     """Tell whether all that is read of an array was written before, as far as indices tell."""
     written = [one for one in reaches if one.writes and not one.reads]
     if not written or not all(one.exact for one in reaches):
@@ -318,7 +316,7 @@ def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
     return all(_is_own(one, first, masked) for one in reaches if one.reads)
 
 
-def _is_own(read: Reach, written: Reach, masked: str) -> bool:
+def _is_own(read: Access, written: Access, masked: str) -> bool:
     if bare(read.index) == bare(written.index):
         return ";" in masked[written.at : read.at]
     # of y[k], each y[j] with j < k

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.accesses import Access, accesses_of, split_at
 from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
-from tuner.extensions.draft.reading.reaches import Reach, reaches_of, split_at
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, find_vector_edits
 from tuner.model.kernel import DTYPE_BYTES
@@ -57,7 +57,7 @@ class _Loops:
     launch: HostLaunch
     scope: Scope
     body: Node
-    accesses: tuple[Reach, ...]
+    accesses: tuple[Access, ...]
     blocks: frozenset[str]
     has_width: bool
     has_unroll: bool
@@ -81,7 +81,7 @@ class _Loops:
         scope = scope_of(launch, axes, ())
         found = tuple(
             one if one.exact else replace(one, reads=True, writes=True)
-            for one in reaches_of(launch.source, kernel, launch.types())
+            for one in accesses_of(launch.source, kernel, launch.types())
         )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
         reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
@@ -271,7 +271,7 @@ class _Loops:
     def packs(self, site: VectorSite) -> Iterator[Pack]:
         inside = [a for a in self.accesses if site.body[0] <= a.at < site.body[1]]
         nodes = {n.start_byte: n for n in walk(self.body) if n.type == "identifier"}
-        groups: dict[tuple[str, str], list[tuple[Reach, Node]]] = {}
+        groups: dict[tuple[str, str], list[tuple[Access, Node]]] = {}
         for access in inside:
             node = nodes.get(access.at)
             around = node.parent if node is not None else None

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.accesses import accesses_of
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
-from tuner.extensions.draft.reading.reaches import reaches_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import KernelParameter, LineIndex
@@ -78,7 +78,7 @@ class _Strides:
 
     def indices(self) -> Iterator[_Index]:
         kernel, masked = self.launch.kernel, self.launch.source.masked
-        for reach in reaches_of(self.launch.source, kernel, self.launch.types()):
+        for reach in accesses_of(self.launch.source, kernel, self.launch.types()):
             terms = tuple(terms_of(reach.index))
             yield _Index(terms, reach.bounds, reach.at, reach.counts, reach.exact)
         for node in walk(parse_tree(masked)):

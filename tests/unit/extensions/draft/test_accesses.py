@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.reading.reaches import Reach, reaches_of
+from tuner.extensions.draft.accesses import Access, accesses_of
 from tuner.source import parse_source
 
 ARRAYS = "const float* x, float* y, int n, int m"
 
 
-def accesses(body: str) -> tuple[Reach, ...]:
+def accesses(body: str) -> tuple[Access, ...]:
     source = parse_source(f"__global__ void k({ARRAYS})\n{{\n{body}\n}}\n", Path("k.cu"))
-    return reaches_of(source, source.kernels[0], {})
+    return accesses_of(source, source.kernels[0], {})
 
 
-def only(body: str) -> Reach:
+def only(body: str) -> Access:
     (found,) = accesses(body)
     return found
 
