@@ -14,8 +14,8 @@ from tuner.extensions.draft.choices import Proposals, propose
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
+from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
-from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.unit import relocate_lines
 from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer

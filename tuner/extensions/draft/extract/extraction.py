@@ -20,8 +20,8 @@ from tuner.extensions.draft.extract.instances import (
 )
 from tuner.extensions.draft.extract.items import SourceItem, items_of
 from tuner.extensions.draft.extract.macros import macros_of, written_out
+from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import BUILD, Include, Reading, read_all
-from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.structs import Opened, arguments_of, open_struct, unpack_vectors
 from tuner.extensions.draft.extract.unit import (
     SourcePlace,

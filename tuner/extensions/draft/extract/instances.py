@@ -9,7 +9,15 @@ from functools import cached_property, partial
 from itertools import chain, islice, product, repeat
 from operator import eq
 
-from tuner.extensions.draft.extract.deduction import Calls, TemplateCall, arguments_of
+from tuner.extensions.draft.extract.deduction import (
+    Calls,
+    GenericLambda,
+    TemplateCall,
+    arguments_of,
+    generic_lambdas,
+    passed_constants,
+    with_values,
+)
 from tuner.extensions.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
 from tuner.extensions.draft.extract.names import Macro, dispatched_types, expand_macro
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
@@ -28,12 +36,6 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import dtype_of, element_dtype, read_template
-from tuner.source.lambdas import (
-    GenericLambda,
-    generic_lambdas,
-    passed_constants,
-    with_values,
-)
 from tuner.source.syntax import fold, listed, number
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")

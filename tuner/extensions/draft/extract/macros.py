@@ -43,9 +43,8 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     macros = macros_of(items)
     texts: dict[str, str] = {}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
-    launching = _launching_macros(host)
-    leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
-    leading = _all_leading(host, launching | leading)
+    launching = _with_users(host, _LAUNCHES)
+    leading = launching | _with_users(host, _LEADS)
     loops = {name: macro for name, macro in macros.items() if _LOOP.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
@@ -91,15 +90,14 @@ def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
     return replace(function, head=function.code.partition("{")[0]) if used else function
 
 
-def _launching_macros(host: Mapping[str, Macro]) -> dict[str, Macro]:
-    # those that launch, and those that use one of them
-    found = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
-    while found:
+def _with_users(host: Mapping[str, Macro], what: re.Pattern[str]) -> dict[str, Macro]:
+    # the macros that have it, and those over one of them
+    found: dict[str, Macro] = {}
+    more = {name: macro for name, macro in host.items() if what.search(macro.body)}
+    while more:
+        found |= more
         uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\b")
         more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
-        if not more:
-            break
-        found |= more
     return found
 
 
@@ -114,17 +112,6 @@ def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
                 continue
             known.add(key)
         yield item
-
-
-def _all_leading(host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
-    # and macros over them
-    found = dict(known)
-    while True:
-        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\s*\(")
-        more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
-        if not found or not more:
-            return found
-        found |= more
 
 
 def _callers(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
