@@ -34,6 +34,7 @@ _COUNTS = re.compile(r"[*/%<]=?\s*\(?(?=([A-Za-z_]\w*))|([A-Za-z_]\w*)\s*(?=[*/%
 # `row[i + 1]`, and no rounding up
 _INNER = re.compile(r"[\w)]\s*\+\s*[1-9]\d*\s*(?:$|\)(?!\s*[/%]))")
 _MOST_HOPS = 4
+_MOST_AXES = 10
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 
 
@@ -164,19 +165,35 @@ class _Reading:
         source = self.launch.source
         pairs = (_COUNTS.findall(source.masked, *s) for s in source.reachable([self.launch.kernel]))
         counts = {name for found in pairs for pair in found for name in pair}
-        loose = {name for name, axis in self.axes.names.items() if axis not in used}
-        loose &= {a.parameter.name for a in arguments} - counts - self.launch.varying
+        unused = [name for name, axis in self.axes.names.items() if axis not in used]
+        numbers = {a.parameter.name for a in arguments}
+        loose = {name for name in unused if name in numbers - counts - self.launch.varying}
         open_ones = any(a.role is not None and a.shape is None for a in arguments)
         if open_ones or tuned.grid is None or loose >= self.axes.names.keys():
-            return self.axes, arguments
-        names = {name: axis for name, axis in self.axes.names.items() if name not in loose}
-        found = [self.valued(a) if a.parameter.name in loose else a for a in arguments]
+            loose = set()
+        # of more sizes than anybody tunes for, the last that nothing else is computed from
+        surplus = [name for name in unused if name in numbers - loose]
+        surplus.sort(key=lambda name: name not in counts)
+        most = len(self.axes.names) - len(loose) - _MOST_AXES
+        left = {*surplus[-most:]} if most > 0 else set()
+        names = {n: axis for n, axis in self.axes.names.items() if n not in loose | left}
+        found = [
+            self.valued(a, is_blank=a.parameter.name in left)
+            if a.parameter.name in loose | left
+            else a
+            for a in arguments
+        ]
         return replace(self.axes, names=names), tuple(found)
 
-    def valued(self, argument: DraftArgument) -> DraftArgument:
+    def valued(self, argument: DraftArgument, *, is_blank: bool) -> DraftArgument:
         stated = self.value(argument.parameter)
         if stated:
             return replace(argument, value=stated[0], evidence=_sure(stated[1]))
+        if is_blank:
+            evidence = Evidence(
+                GUESSED, f"no axis, for the kernel has more than {_MOST_AXES} sizes"
+            )
+            return DraftArgument(argument.parameter, argument.dtype, evidence=(evidence,))
         return self.guess_argument(argument.parameter, argument.dtype, ())
 
     def summed_in_any_order(self, name: str, dtype: str | None) -> int:
