@@ -317,22 +317,9 @@ class IndexSite:
                 known += own.split(" * ") if re.fullmatch(r"[\w* ]+", own) else [own]
         return known, running
 
-    def strides(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[str]:
-        """Yield what the parts of an index are multiplied by, each as a sorted product."""
-        text = plain(text)
-        parsed = parse_expression(self.variables.get(text, text)) if depth <= _MAX_DEPTH else None
-        for term in _flat(*parsed, "+") if parsed is not None else ():
-            whole = parse_expression(plain(term))
-            factors = _flat(*whole, "*") if whole is not None else [term]
-            known = [self.translate_text(factor) for factor in factors]
-            running = [f for f, extent in zip(factors, known, strict=True) if extent is None]
-            if len(running) != 1:
-                continue
-            further = (*by, *(extent for extent in known if extent is not None))
-            if further:
-                yield product(further)
-            if len(factors) > 1 or running[0] in self.variables:
-                yield from self.strides(running[0], further, depth + 1)
+    def strides(self, text: str) -> set[str]:
+        """List what the parts of an index are multiplied by, each as a sorted product."""
+        return {product(part.by) for part in self.parts(text) if part.by and part.running}
 
     def translate_text(self, text: str) -> str | None:
         known = {**self.variables, **self.scope.definitions}
