@@ -78,8 +78,9 @@ class Calls:
             at = len(masked) - len(rest)
             passed = listed(masked, at)[0] if rest.startswith("(") else ()
             if end:
-                read = _parameter_types if is_instance else self.types_of
-                types = read(passed, match.start())
+                declared = [read_parameter(text, 1, {}) for text in passed if is_instance]
+                types = [CType(p.c_type, p.pointers) if p is not None else None for p in declared]
+                types = types if is_instance else self.types_of(passed, match.start())
                 yield TemplateCall(match.start(), arguments_of(template, stated, types))
 
     def types_of(self, passed: Sequence[str], at: int) -> list[CType | None]:
@@ -151,11 +152,6 @@ class Calls:
         spans: tuple[Span, ...] = tuple(f.span for f in self.functions)
         value = find_assignments(self.masked, spans, at).get(name)
         return self.type_of(value.text, at, depth + 1) if value is not None else None
-
-
-def _parameter_types(parameters: Sequence[str], at: int) -> list[CType | None]:
-    found = (read_parameter(text, 1, {}) for text in parameters)
-    return [CType(one.c_type, one.pointers) if one is not None else None for one in found]
 
 
 def arguments_of(

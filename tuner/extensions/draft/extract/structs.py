@@ -256,7 +256,9 @@ def _members(
         return ()
     found: list[StructMember] = []
     own = dict(zip(names, given, strict=True))
-    for base in _bases(struct):
+    bases = re.search(r"(?<!:):(?!:)(.*)", struct.head, re.DOTALL)
+    words = [IDENTIFIER.findall(text) for text in bases[1].split(",")] if bases else []
+    for base in (names[-1] for names in words if names):
         inherited = _members(structs[base], structs) if base in structs else ()
         if not inherited:
             return ()
@@ -288,12 +290,6 @@ def _members(
             elements = [StructMember(c_type, f"{match[2]}_{n}", match[2]) for n in range(count)]
             found += elements if match[3] else [StructMember(c_type, match[2])]
     return tuple(found)
-
-
-def _bases(struct: SourceItem) -> list[str]:
-    listed_ones = re.search(r"(?<!:):(?!:)(.*)", struct.head, re.DOTALL)
-    words = [IDENTIFIER.findall(text) for text in listed_ones[1].split(",")] if listed_ones else []
-    return [one[-1] for one in words if one]
 
 
 def _own_types(code: SourceItem) -> dict[str, str]:
