@@ -6,20 +6,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.extensions.draft.translate import parse_expression
 from tuner.source.accesses import find_assignments
-from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, Span, bare_name
+from tuner.source.facts import KernelFunction, KernelParameter, Span, bare_name
 from tuner.source.kernels import dtype_of, read_parameter
-from tuner.source.syntax import closing, fold, listed, split_list
+from tuner.source.syntax import Node, closing, fold, listed, part, split_list, text_of
 
 _TYPE = r"(?:\w+\s*::\s*)*\w+(?:\s*<[^;{}()]*>)?"
-_NAMED_CAST = re.compile(r"(?:static|reinterpret|const)_cast\s*(?=<)")
-_CAST = re.compile(rf"\(\s*((?:const\s+)?{_TYPE}(?:\s+const)?\s*\**)\s*\)\s*(?=[\w(&*:])")
 # `x.data_ptr<T>()` and its kin
-_TYPED = re.compile(
-    r"(?:\.|->)\s*(?:template\s+)?\w*(?:ptr|PTR|data|DATA)\w*\s*<(.*)>\s*\([^()]*\)$"
-)
-_MADE = re.compile(rf"({_TYPE})\s*(?=[({{])")
-_LITERAL = re.compile(r"(?:\d[\d.']*(?:[eE][-+]?\d+)?|\.\d+)([a-zA-Z]*)$")
+_TYPED = re.compile(r"(?:\.|->)\s*(?:template\s+)?\w*(?:ptr|PTR|data|DATA)\w*\s*$")
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|typename|struct|__restrict__|__restrict)\b")
 _INSTANTIATION = re.compile(r"(?:extern\s+)?template\b(?!\s*<)")
 _MAX_HOPS = 6
@@ -89,41 +84,43 @@ class Calls:
 
     def type_of(self, text: str, at: int, depth: int = 0) -> CType | None:
         """Say what type an expression has at an offset; None where the code does not."""
-        text = text.strip()
-        while text.startswith("(") and closing(text, 0) == len(text):
-            text = text[1:-1].strip()
-        if depth > _MAX_HOPS or not text:
-            return None
-        if IDENTIFIER.fullmatch(text):
-            return self._variable(text, at, depth)
-        if literal := _LITERAL.fullmatch(text):
-            is_real = "." in text or "e" in text.lower().removeprefix("0x")
-            if not is_real:
-                return CType("int64_t" if "l" in literal[1].lower() else "int")
-            return CType("float" if "f" in literal[1].lower() else "double")
-        return self._type_of_expression(text, at, depth)
+        parsed = parse_expression(text) if depth <= _MAX_HOPS else None
+        return None if parsed is None else self._type_of(*parsed, at, depth)
 
-    def _type_of_expression(self, text: str, at: int, depth: int) -> CType | None:
-        if text[0] in "&*":
-            inner = self.type_of(text[1:], at, depth + 1)
-            step = 1 if text[0] == "&" else -1
-            return inner and CType(inner.base, max(inner.pointers + step, 0))
-        if match := _NAMED_CAST.match(text):
-            return CType.of(", ".join(listed(text, match.end())[0]))
-        if match := _CAST.match(text):
-            cast = CType.of(match[1])
-            if cast.pointers or self._is_type(cast.base, at):
-                return cast
-        if match := _TYPED.search(text):
-            return CType(CType.of(match[1]).base, 1)
-        if (match := _MADE.match(text)) and closing(text, match.end()) == len(text):
-            c_type = CType.of(match[1])
-            is_type = text[match.end()] == "{" or self._is_type(c_type.base, at)
-            return c_type if is_type else None
-        # `x + offset` is a pointer where x is
-        first = re.split(r"\s*[-+]\s*", text, maxsplit=1)[0]
-        inner = self.type_of(first, at, depth + 1) if first not in ("", text) else None
-        return inner if inner is not None and inner.pointers else None
+    def _type_of(self, source: str, node: Node, at: int, depth: int) -> CType | None:
+        text, argument, left = text_of(node, source), part(node, "argument"), part(node, "left")
+        match node.type:
+            case "parenthesized_expression":
+                return self._type_of(source, node.named_children[0], at, depth)
+            case "identifier":
+                return self._variable(text, at, depth)
+            case "true" | "false":
+                return CType("bool")
+            case "number_literal":
+                digits = text.lower().replace("'", "")
+                if digits.startswith("0x") or not re.search(r"[.e]", digits):
+                    return CType("int64_t" if "l" in digits else "int")
+                return CType("float" if digits.endswith("f") else "double")
+            case "pointer_expression" | "subscript_expression" if argument is not None:
+                inner = self._type_of(source, argument, at, depth)
+                step = 1 if text[0] == "&" and node.type == "pointer_expression" else -1
+                return inner and CType(inner.base, max(inner.pointers + step, 0))
+            case "cast_expression" | "compound_literal_expression":
+                return CType.of(text_of(part(node, "type"), source))
+            case "binary_expression" if left is not None:
+                # `x + offset` is a pointer where x is
+                inner = self._type_of(source, left, at, depth)
+                return inner if inner is not None and inner.pointers else None
+            case "call_expression":
+                called = text_of(part(node, "function"), source)
+                name, _, given = called.partition("<")
+                if name.endswith("_cast"):
+                    return CType.of(given.rpartition(">")[0])
+                if _TYPED.search(name) and given:
+                    return CType(CType.of(given.rpartition(">")[0]).base, 1)
+                made = CType.of(called.strip("()"))  # `T(x)`, `(T)(x)`
+                return made if self._is_type(made.base, at) else None
+        return None
 
     def _is_type(self, name: str, at: int) -> bool:
         inside = (f for f in self.functions if f.span[0] <= at < f.span[1])
@@ -133,8 +130,6 @@ class Calls:
         )
 
     def _variable(self, name: str, at: int, depth: int) -> CType | None:
-        if name in ("true", "false"):
-            return CType("bool")
         around = [f for f in self.functions if f.span[0] <= at < f.span[1]]
         start = max((f.span[0] for f in around), default=0)
         declared = re.compile(
