@@ -15,8 +15,8 @@ from tuner.extensions.draft.extract.items import (
     template_end,
 )
 from tuner.extensions.draft.extract.reading import REMOVED, WRITTEN
-from tuner.source.facts import IDENTIFIER, Span
-from tuner.source.kernels import dtype_of
+from tuner.source.facts import IDENTIFIER, LineIndex, Span
+from tuner.source.kernels import dtype_of, read_template
 from tuner.source.syntax import closing, fold, listed, split_list, top_level
 
 # names of types that only the struct itself knows
@@ -249,9 +249,7 @@ def _members(
 
     `given` are the template arguments of the struct.
     """
-    head = struct.code[: template_end(struct.code)]
-    pieces = listed(head, head.index("<"))[0] if "<" in head else ()
-    names = [IDENTIFIER.findall(piece.partition("=")[0])[-1] for piece in pieces]
+    names = [p.name for p in read_template(struct.code, 0, LineIndex(struct.code))[0]]
     if len(names) != len(given):
         return ()
     found: list[StructMember] = []
@@ -365,16 +363,8 @@ def _rows(texts: Sequence[str], end: str) -> list[str]:
 
 
 def _template_arguments(template: str) -> str:
-    opening = template.find("<")
-    if opening < 0:
-        return ""
-    close = template.rfind(">") if "requires" not in template else template.find(">")
-    names = []
-    for piece, _ in split_list(template[opening + 1 : close], angles=True):
-        declared = piece.partition("=")[0].rstrip()
-        match = re.search(r"(\.\.\.\s*)?(\w+)$", declared)
-        if match is not None:
-            names.append(match[2] + ("..." if match[1] else ""))
+    parameters, _ = read_template(template, 0, LineIndex(template))
+    names = [f"{p.name}..." if "..." in p.kind else p.name for p in parameters]
     return f"<{', '.join(names)}>" if names else ""
 
 
