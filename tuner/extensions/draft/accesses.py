@@ -24,6 +24,8 @@ from tuner.source.syntax import (
 
 _MAX_DEPTH = 8
 _MAX_TYPES = 4
+# Of one function that is handed an array: each call of it has as many again.
+_MOST_ACCESSES = 100
 _CAST = re.compile(
     r"(?:std::)?(?:(?:reinterpret|static|const|bit)_cast\s*<(.*)>|__builtin_assume_aligned|launder)",
     re.DOTALL,
@@ -210,7 +212,12 @@ class _Reader:
     def read_accesses(self, places: dict[str, _Place]) -> tuple[Access, ...]:
         self.places.clear()
         self.places.update(places)
-        return tuple(dict.fromkeys([*self.find_accesses(), *self.find_in_asm()]))
+        found = dict.fromkeys([*self.find_accesses(), *self.find_in_asm()])
+        if len(found) <= _MOST_ACCESSES or not self.depth:
+            return tuple(found)
+        # functions that call one another many times: what they do, and no longer each place
+        kinds = {(a.array, a.reads, a.writes, a.handed, a.adds): a for a in reversed([*found])}
+        return tuple(replace(one, exact=False) for one in reversed(kinds.values()))
 
     def find_accesses(self) -> Iterator[Access]:
         if self.span not in self.names:

@@ -47,12 +47,18 @@ class IndexSite:
     tuned: frozenset[str] = frozenset()
     tables: Mapping[str, str] = field(default_factory=dict)
     lasts: Mapping[str, str] = field(default_factory=dict)
+    # what was asked before: the terms of a sum are taken apart in every order
+    known: dict[str, Shape | None] = field(default_factory=dict, compare=False)
 
     def dimensions(self, text: str, depth: int = 0) -> Shape | None:
         """Find the extents that an index runs over, the outermost first; None if unknown."""
         text = plain(text)
-        if depth > _MAX_DEPTH:
-            return None
+        if text not in self.known:
+            self.known[text] = None
+            self.known[text] = self._dimensions(text, depth) if depth <= _MAX_DEPTH else None
+        return self.known[text]
+
+    def _dimensions(self, text: str, depth: int) -> Shape | None:
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
         if limit is not None:
             # up to where a segment ends: over all of them
@@ -81,7 +87,7 @@ class IndexSite:
     def from_start(self, limit: str, depth: int) -> Shape | None:
         # i < start + n, where i begins at start
         for start, size in self.ends(limit):
-            inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)))
+            inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)), known={})
             found = inner.dimensions(f"{start} + {_INNER}", depth + 1)
             if found is not None:
                 return found
