@@ -80,7 +80,7 @@ def find_assignments(
     }
 
 
-_LEAVES = ("return_statement", "continue_statement", "break_statement")
+_LEAVES = ("return_statement", "continue_statement", "break_statement", "throw_statement")
 _FLIPPED = {"<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -100,11 +100,20 @@ def bare(text: str) -> str:
     return text
 
 
-def _conditions(node: Node, start: int, masked: str) -> Iterator[tuple[Node, bool]]:
-    """Yield the conditions known where a node is evaluated, and whether they are false there.
+@dataclass(frozen=True, slots=True)
+class KnownCondition:
+    """What is known where a node is evaluated: `is_false`, or else it holds.
 
-    The innermost comes first; those before the offset `start` belong to another function.
+    `is_asked` by an `if`, and not by a loop or within an expression.
     """
+
+    node: Node
+    is_false: bool
+    is_asked: bool = True
+
+
+def conditions_at(node: Node, start: int, masked: str) -> Iterator[KnownCondition]:
+    """Yield what is known where a node is evaluated, in the function from `start`; inside first."""
     for child, parent in pairwise((node, *ancestors(node))):
         if parent.start_byte < start:
             return
@@ -113,23 +122,25 @@ def _conditions(node: Node, start: int, masked: str) -> Iterator[tuple[Node, boo
             for sibling in reversed(parent.named_children):
                 gone = _left_on(sibling) if sibling.start_byte < child.start_byte else None
                 if gone is not None:
-                    yield gone, True
+                    yield KnownCondition(gone, is_false=True)
         elif left is not None and _sign(parent, masked) == "&&" and child == part(parent, "right"):
-            yield left, False
+            yield KnownCondition(left, is_false=False, is_asked=False)
         elif condition is None or child == condition:
             continue
         elif parent.type in ("for_statement", "while_statement"):
             if child != part(parent, "initializer"):
-                yield condition, False
+                yield KnownCondition(condition, is_false=False, is_asked=False)
         elif parent.type not in ("if_statement", "conditional_expression"):
             continue
         elif child in (part(parent, "consequence"), part(parent, "alternative")):
-            yield condition, child == part(parent, "alternative")
+            is_false = child == part(parent, "alternative")
+            yield KnownCondition(condition, is_false, parent.type == "if_statement")
 
 
 def bounds_at(node: Node, start: int, masked: str) -> tuple[Bound, ...]:
     """List what is known to be bounded where a node is evaluated, in the function from `start`."""
-    return tuple(b for known in _conditions(node, start, masked) for b in _bounds(*known, masked))
+    known = conditions_at(node, start, masked)
+    return tuple(b for one in known for b in _bounds(one.node, one.is_false, masked))
 
 
 def _left_on(statement: Node) -> Node | None:
@@ -143,24 +154,29 @@ def _left_on(statement: Node) -> Node | None:
 
 
 def _bounds(condition: Node, negated: bool, masked: str) -> Iterator[Bound]:
-    while condition.type in ("condition_clause", "parenthesized_expression"):
-        value = part(condition, "value") or next(iter(condition.named_children), None)
+    for one in split_condition(condition, masked, "||" if negated else "&&"):
+        sign, left, right = _sign(one, masked), part(one, "left"), part(one, "right")
+        if left is not None and right is not None and sign in _FLIPPED:
+            sign = _FLIPPED[sign] if negated else sign
+            small, large = (left, right) if sign in ("<", "<=") else (right, left)
+            limit = fold(text_of(large, masked))
+            what = bare(fold(text_of(small, masked)))
+            yield Bound(what, f"({limit}) + 1" if sign in ("<=", ">=") else limit)
+
+
+def split_condition(node: Node, masked: str, sign: str) -> Iterator[Node]:
+    """Yield what has to hold, or not to hold, together: the parts that a sign joins."""
+    while node.type in ("condition_clause", "parenthesized_expression"):
+        value = part(node, "value") or next(iter(node.named_children), None)
         if value is None:
             break
-        condition = value
-    sign = _sign(condition, masked)
-    left, right = part(condition, "left"), part(condition, "right")
-    if left is None or right is None:
-        return
-    if sign == ("||" if negated else "&&"):
-        yield from _bounds(left, negated, masked)
-        yield from _bounds(right, negated, masked)
-    elif sign in _FLIPPED:
-        sign = _FLIPPED[sign] if negated else sign
-        small, large = (left, right) if sign in ("<", "<=") else (right, left)
-        limit = fold(text_of(large, masked))
-        what = bare(fold(text_of(small, masked)))
-        yield Bound(what, f"({limit}) + 1" if sign in ("<=", ">=") else limit)
+        node = value
+    left, right = part(node, "left"), part(node, "right")
+    if left is None or right is None or _sign(node, masked) != sign:
+        yield node
+    else:
+        yield from split_condition(left, masked, sign)
+        yield from split_condition(right, masked, sign)
 
 
 def _sign(node: Node, masked: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from tuner.source.accesses import Assigned, find_assignments
+from tuner.source.accesses import Assigned, conditions_at, find_assignments, split_condition
 from tuner.source.facts import (
     KernelFunction,
     LaunchSite,
@@ -60,7 +61,8 @@ _GLOBAL = re.compile(
 # `fast ? &a : &b`
 _BRANCHES = re.compile(r"[^?;]*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
-_LEAVING = ("return_statement", "throw_statement")
+_LEAVING = ("return_statement", "throw_statement", "break_statement")
+_FUNCTIONS = ("function_definition", "lambda_expression")
 
 
 def find_launches(
@@ -429,19 +431,16 @@ def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
     """List what has to hold in its function for `at` to be reached, where an `if` says it."""
     found: list[Condition] = []
     node = parse_tree(masked).descendant_for_byte_range(at, at)
-    for around in ancestors(node) if node is not None else ():
-        if node is None or around.type in ("function_definition", "lambda_expression"):
-            break
-        if around.type == "if_statement" and node == part(around, "consequence"):
-            found += (Condition(text, True) for text in _list_conditions(around, masked))
-        elif around.type == "if_statement" and node == part(around, "alternative"):
-            found.append(Condition(_condition(around, masked), False))
-        elif around.type == "compound_statement":
-            before = (one for one in around.named_children if one.end_byte <= node.start_byte)
-            found += (Condition(_condition(one, masked), False) for one in before if _ends(one))
-        elif around.type == "case_statement":
-            found += _of_case(around, masked)
-        node = around
+    around = [*ancestors(node)] if node is not None else []
+    inside = [*takewhile(lambda one: one.type not in _FUNCTIONS, around)]
+    start = inside[-1].start_byte if inside else at
+    for known in conditions_at(node, start, masked) if node is not None else ():
+        if known.is_asked:
+            # of `a && b` both hold
+            parts = split_condition(known.node, masked, "?" if known.is_false else "&&")
+            found += (Condition(fold(text_of(one, masked)), not known.is_false) for one in parts)
+    for one in inside:
+        found += _of_case(one, masked) if one.type == "case_statement" else ()
     return tuple(found)
 
 
@@ -451,7 +450,8 @@ def _of_case(node: Node, masked: str) -> list[Condition]:
     switch = body.parent if body is not None else None
     if body is None or switch is None or switch.type != "switch_statement":
         return []
-    value, cases = _condition(switch, masked), body.named_children
+    value = fold(text_of(part(switch, "condition", "value"), masked))
+    cases = body.named_children
     first = place = cases.index(node)
     while first and not _leaves(cases[first - 1]):
         first -= 1
@@ -470,32 +470,7 @@ def _leaves(node: Node) -> bool:
     last = node.named_children[-1:]
     while last and last[0].type == "compound_statement":
         last = last[0].named_children[-1:]
-    return any(one.type in (*_LEAVING, "break_statement") for one in last)
-
-
-def _condition(node: Node, masked: str) -> str:
-    return fold(text_of(part(node, "condition", "value"), masked))
-
-
-def _list_conditions(node: Node, masked: str) -> Iterator[str]:
-    # of `a && b` both hold
-    pending = [part(node, "condition", "value")]
-    while pending:
-        one = pending.pop()
-        if one is not None and text_of(part(one, "operator"), masked) == "&&":
-            pending += (part(one, "right"), part(one, "left"))
-        else:
-            yield fold(text_of(one, masked))
-
-
-def _ends(node: Node) -> bool:
-    # `if (n == 0) return;` and nothing else: what follows is for other numbers
-    if node.type != "if_statement" or part(node, "alternative") is not None:
-        return False
-    body = part(node, "consequence")
-    last = body.named_children[-1:] if body is not None else []
-    nodes = last if body is not None and body.type == "compound_statement" else [body]
-    return any(one is not None and one.type in _LEAVING for one in nodes)
+    return any(one.type in _LEAVING for one in last)
 
 
 def calls_of(source: SourceFile) -> tuple[CallSite, ...]:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations, takewhile
 from math import prod
 
+from tuner.extensions.draft.accesses import Access, accesses_of, own_arrays
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.ranges import range_fill
-from tuner.extensions.draft.reading.reaches import Reach, own_arrays, reaches_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
@@ -64,9 +64,9 @@ class Arrays:
         self.grid = tuned.grid or ()
         self.block = tuned.block or ()
         self.tunable = {choice.name for choice in choices}
-        self.reaches: dict[str, list[Reach]] = {}
+        self.reaches: dict[str, list[Access]] = {}
         self.own = own_arrays(launch.source, launch.kernel)
-        for reach in reaches_of(launch.source, launch.kernel, self.types, self.own):
+        for reach in accesses_of(launch.source, launch.kernel, self.types, self.own):
             self.reaches.setdefault(reach.array, []).append(reach)
         arrays = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
         dtypes = {p.name: dtype_of(p.c_type, self.types) or "" for p in arrays}
@@ -76,7 +76,7 @@ class Arrays:
         self.segments = {name: one for name in whole if (one := self.segment(name))}
         self.lasts = {name: f"{name}_last" for name in self.segments}
 
-    def segment(self, name: str) -> Reach | None:
+    def segment(self, name: str) -> Access | None:
         """Find where an array says where a segment begins, and in the next place where it ends."""
         reaches = [one for one in self.reaches.get(name, []) if one.exact and not one.writes]
         terms = [linear(bare(one.index)) for one in reaches]
@@ -130,7 +130,7 @@ class Arrays:
         note = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
         return (f"{shape[0]} + 1",), (Evidence(LIKELY, note),)
 
-    def index_arrays(self, reach: Reach) -> set[str]:
+    def index_arrays(self, reach: Access) -> set[str]:
         """List the arrays that say where this one is touched."""
         return self.site(reach).index_arrays(reach.index)
 
@@ -323,10 +323,10 @@ class Arrays:
         shape = (*shape, str(lanes)) if lanes > 1 else shape
         return shape, (LIKELY if certain else GUESSED, f"{how} in line {reach.line}: {code}")
 
-    def shape(self, reach: Reach) -> Shape | None:
+    def shape(self, reach: Access) -> Shape | None:
         return self.if_static(tuple(cancel_factors(self.site(reach).dimensions(reach.index) or ())))
 
-    def spacing_shape(self, reach: Reach) -> Shape | None:
+    def spacing_shape(self, reach: Access) -> Shape | None:
         """Go by how far apart rows are, or by how many elements are handed on."""
         site = self.site(reach)
         shape = site.count_shape(reach.index, reach.counts) or site.spacing_shape(reach.index)
@@ -339,7 +339,7 @@ class Arrays:
         named = {name for extent in shape for name in IDENTIFIER.findall(extent)}
         return None if not shape or named & self.tunable else shape
 
-    def site(self, reach: Reach) -> IndexSite:
+    def site(self, reach: Access) -> IndexSite:
         body, masked = (self.launch.kernel.body,), self.launch.source.masked
         variables = find_assignments(masked, body, reach.at, reach.loop_end)
         known = {name: self.without_flat(value.text) for name, value in variables.items()}

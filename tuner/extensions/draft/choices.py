@@ -473,7 +473,13 @@ def _add_launch_bounds(
     if not factors:
         return choices
     hole = _hole(" * ".join(factors))
-    edits, more = [], [] if bounds and bounds.min_blocks else [_min_blocks(launch, factors, names)]
+    edits: list[Edit] = []
+    more: list[TunableConstant] = []
+    if bounds is None or not bounds.min_blocks:
+        name = names.of("min_blocks")
+        note = f"blocks that registers must leave room for; 0: not said, line {launch.kernel.line}"
+        fits = f"{name} * {' * '.join(factors)} <= {_MAX_RESIDENT}"
+        more = [TunableConstant(name, _FEWEST_BLOCKS, 0, note, (), constraints=(fits,))]
     least = f", {_hole(more[0].name)}" if more else ""
     if bounds is None:
         at = launch.kernel.name_at
@@ -495,13 +501,6 @@ def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> li
     if len(known) == len(texts) and set(texts) & lifted.keys():
         return known
     return [c.name for c in choices if c.is_block and (c.default,) == launch.block][:1]
-
-
-def _min_blocks(launch: HostLaunch, factors: Sequence[str], names: Names) -> TunableConstant:
-    name = names.of("min_blocks")
-    note = f"blocks that registers must leave room for; 0: not said, line {launch.kernel.line}"
-    fits = f"{name} * {' * '.join(factors)} <= {_MAX_RESIDENT}"
-    return TunableConstant(name, _FEWEST_BLOCKS, 0, note, (), constraints=(fits,))
 
 
 def _hints(

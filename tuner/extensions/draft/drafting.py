@@ -14,8 +14,8 @@ from tuner.extensions.draft.choices import Proposals, propose
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
+from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
-from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.unit import relocate_lines
 from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
@@ -451,14 +451,11 @@ def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) ->
     if made.launched is None or made.widest == made.default:
         return True
     code = re.sub(r"^[ \t]*//%.*\n", "", made.template, flags=re.MULTILINE)
-    code = _HOLE.sub(lambda hole: _evaluate(hole[1], made.widest), code)
+    code = _HOLE.sub(
+        lambda hole: str(Expression.parse(hole[1]).evaluate(made.widest)).lower(), code
+    )
     request = CompileRequest(code, (made.launched,), _ARCHITECTURE, options)
     return compiler.submit(request).result().ok
-
-
-def _evaluate(expression: str, values: Mapping[str, Value]) -> str:
-    value = Expression.parse(expression).evaluate(values)
-    return str(value).lower()
 
 
 def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:

@@ -73,13 +73,14 @@ def usual_by_name(name: str) -> str | None:
     return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), None)
 
 
-def enumerators(masked: str, c_type: str) -> dict[str, int] | None:
+def enumerators(masked: str, c_type: str, *, of_any_size: bool = False) -> dict[str, int] | None:
     """Map the names of an enumeration of 32 bits to their numbers; None where there is no such."""
     name = c_type.rsplit("::", 1)[-1]
     for match in re.finditer(_ENUM.format(name=re.escape(name)), masked):
         if name not in (match[3], *re.findall(r"\w+", match[0].partition("{")[0])):
             continue
-        if match[1] not in (None, "int", "int32_t", "uint32_t", "unsigned"):
+        is_wide = match[1] in (None, "int", "int32_t", "uint32_t", "unsigned")
+        if not (is_wide or of_any_size):
             return None
         found: dict[str, int] = {}
         following = 0

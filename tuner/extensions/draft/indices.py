@@ -12,7 +12,7 @@ from tuner.extensions.draft.host_values import plain
 from tuner.extensions.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Bound, bare
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import Node, fold, text_of, walk
+from tuner.source.syntax import Node, fold, part, text_of, walk
 
 _MAX_DEPTH = 12
 _INNER = "place_behind_the_start"
@@ -47,12 +47,18 @@ class IndexSite:
     tuned: frozenset[str] = frozenset()
     tables: Mapping[str, str] = field(default_factory=dict)
     lasts: Mapping[str, str] = field(default_factory=dict)
+    # what was asked before: the terms of a sum are taken apart in every order
+    known: dict[str, Shape | None] = field(default_factory=dict, compare=False)
 
     def dimensions(self, text: str, depth: int = 0) -> Shape | None:
         """Find the extents that an index runs over, the outermost first; None if unknown."""
         text = plain(text)
-        if depth > _MAX_DEPTH:
-            return None
+        if text not in self.known:
+            self.known[text] = None
+            self.known[text] = self._dimensions(text, depth) if depth <= _MAX_DEPTH else None
+        return self.known[text]
+
+    def _dimensions(self, text: str, depth: int) -> Shape | None:
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
         if limit is not None:
             # up to where a segment ends: over all of them
@@ -81,7 +87,7 @@ class IndexSite:
     def from_start(self, limit: str, depth: int) -> Shape | None:
         # i < start + n, where i begins at start
         for start, size in self.ends(limit):
-            inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)))
+            inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)), known={})
             found = inner.dimensions(f"{start} + {_INNER}", depth + 1)
             if found is not None:
                 return found
@@ -171,21 +177,21 @@ class IndexSite:
 
         What runs over the innermost need not be known. None where nothing runs over strides.
         """
-        terms = [self.untile(part) for part in self.parts(text)]
-        terms = [part for part in terms if not self.is_in_tile(part, terms)]
-        apart = [part for part in terms if any(map(IDENTIFIER.search, part.by))]
-        known = apart or [part for part in terms if part.extent or self.pointing(part.running)]
+        terms = [self.untile(term) for term in self.parts(text)]
+        terms = [term for term in terms if not self.is_in_tile(term, terms)]
+        apart = [term for term in terms if any(map(IDENTIFIER.search, term.by))]
+        known = apart or [term for term in terms if term.extent or self.pointing(term.running)]
         if not known:
             return None
-        widest = max((part.by for part in known), key=len)
-        named = [Counter(filter(IDENTIFIER.search, part.by)) for part in terms]
+        widest = max((term.by for term in known), key=len)
+        named = [Counter(filter(IDENTIFIER.search, term.by)) for term in terms]
         if any(one - Counter(widest) for one in named):
             return None
-        outer = self.outermost([part for part in terms if part.by == widest])
-        if outer is None or not all(part.running for part in apart):
+        outer = self.outermost([term for term in terms if term.by == widest])
+        if outer is None or not all(term.running for term in apart):
             return None
         levels = [widest]
-        for by in sorted({part.by for part in apart}, key=lambda by: (-len(by), by)):
+        for by in sorted({term.by for term in apart}, key=lambda by: (-len(by), by)):
             if len(by) < len(levels[-1]) and not Counter(by) - Counter(levels[-1]):
                 levels.append(by)
         steps = (Counter(a) - Counter(b) for a, b in pairwise([*levels, ()]))
@@ -194,16 +200,16 @@ class IndexSite:
 
     def outermost(self, terms: Sequence[IndexPart]) -> Shape | None:
         """Find what several terms run over together, the small ones inside steps of a large one."""
-        tables = {self.tables[name] for part in terms if (name := self.pointing(part.running))}
+        tables = {self.tables[name] for term in terms if (name := self.pointing(term.running))}
         if tables:
             return (tables.pop(),) if len(tables) == 1 else None
-        extents = self.dimensions(" + ".join(part.running for part in terms))
+        extents = self.dimensions(" + ".join(term.running for term in terms))
         if extents is not None and len(terms) == 1 and not terms[0].extent:
             return extents
-        together = self.together([part.running for part in terms])
-        whole = {part.extent for part in terms if part.extent} | {together} - {""}
-        for part in terms:
-            limits = (bound.limit for bound in self.bounds if bound.what == bare(part.running))
+        together = self.together([term.running for term in terms])
+        whole = {term.extent for term in terms if term.extent} | {together} - {""}
+        for term in terms:
+            limits = (bound.limit for bound in self.bounds if bound.what == bare(term.running))
             limit = self.translate_text(next(limits, ""))
             if limit is not None and {*IDENTIFIER.findall(limit)} - self.tuned:
                 whole.add(limit)
@@ -236,43 +242,35 @@ class IndexSite:
 
     def index_arrays(self, text: str) -> set[str]:
         """List the arrays that say where an index points."""
-        return {name for part in self.parts(text) if (name := self.pointing(part.running))}
+        return {name for term in self.parts(text) if (name := self.pointing(term.running))}
 
-    def is_in_tile(self, part: IndexPart, terms: Sequence[IndexPart]) -> bool:
+    def is_in_tile(self, term: IndexPart, terms: Sequence[IndexPart]) -> bool:
         for tile in (Counter(one.by) for one in terms if one.extent):
-            further = Counter(part.by) - tile
+            further = Counter(term.by) - tile
             small = all(name in self.tuned or name.isdigit() for name in further)
-            if further and small and not tile - Counter(part.by):
+            if further and small and not tile - Counter(term.by):
                 return True
         return False
 
-    def untile(self, part: IndexPart) -> IndexPart:
+    def untile(self, term: IndexPart) -> IndexPart:
         # blockIdx.x * TILE, where there are ceil_div(n, TILE) blocks
-        match = _BUILTIN.fullmatch(bare(part.running))
+        match = _BUILTIN.fullmatch(bare(term.running))
         place = "xyz".index(match[2]) if match is not None and match[1] == "blockIdx" else 3
         blocks = parse_call(self.grid[place]) if place < len(self.grid) else None
-        if blocks is None or Counter(blocks[1]) - Counter(part.by):
-            return part
-        left = Counter(part.by) - Counter(blocks[1])
-        return replace(part, by=tuple(sorted(left.elements())), extent=blocks[0])
+        if blocks is None or Counter(blocks[1]) - Counter(term.by):
+            return term
+        left = Counter(term.by) - Counter(blocks[1])
+        return replace(term, by=tuple(sorted(left.elements())), extent=blocks[0])
 
     def count_shape(self, text: str, counts: Sequence[str]) -> Shape | None:
         """Go by a number handed on with a place: of `n - i` elements from i on there are n."""
         for count in counts:
             code = self.variables.get(plain(count), count)
-            parsed = parse_expression(code)
-            for node in walk(parsed[1]) if parsed is not None else ():
-                sign = node.child_by_field_name("operator")
-                left = node.child_by_field_name("left")
-                if (
-                    parsed is None
-                    or sign is None
-                    or left is None
-                    or node.type != "binary_expression"
-                ):
-                    continue
-                whole = self.translate_text(text_of(left, parsed[0]))
-                if text_of(sign, parsed[0]) == "-" and whole and IDENTIFIER.search(whole):
+            source, root = parse_expression(code) or ("", None)
+            for node in walk(root) if root is not None else ():
+                left, sign = (text_of(part(node, one), source) for one in ("left", "operator"))
+                whole = self.translate_text(left) if sign == "-" and left else None
+                if whole is not None and IDENTIFIER.search(whole):
                     outer = self.spacing_shape(text) if text != "0" else ()
                     return (*outer[:-1], whole) if outer else (whole,)
         return None
@@ -317,22 +315,9 @@ class IndexSite:
                 known += own.split(" * ") if re.fullmatch(r"[\w* ]+", own) else [own]
         return known, running
 
-    def strides(self, text: str, by: Shape = (), depth: int = 0) -> Iterator[str]:
-        """Yield what the parts of an index are multiplied by, each as a sorted product."""
-        text = plain(text)
-        parsed = parse_expression(self.variables.get(text, text)) if depth <= _MAX_DEPTH else None
-        for term in _flat(*parsed, "+") if parsed is not None else ():
-            whole = parse_expression(plain(term))
-            factors = _flat(*whole, "*") if whole is not None else [term]
-            known = [self.translate_text(factor) for factor in factors]
-            running = [f for f, extent in zip(factors, known, strict=True) if extent is None]
-            if len(running) != 1:
-                continue
-            further = (*by, *(extent for extent in known if extent is not None))
-            if further:
-                yield product(further)
-            if len(factors) > 1 or running[0] in self.variables:
-                yield from self.strides(running[0], further, depth + 1)
+    def strides(self, text: str) -> set[str]:
+        """List what the parts of an index are multiplied by, each as a sorted product."""
+        return {product(term.by) for term in self.parts(text) if term.by and term.running}
 
     def translate_text(self, text: str) -> str | None:
         known = {**self.variables, **self.scope.definitions}
@@ -405,9 +390,8 @@ def _divide(factors: list[str], by: int) -> list[str]:
 def _flat(source: str, node: Node, sign: str) -> list[str]:
     while node.type == "parenthesized_expression":
         node = node.named_children[0]
-    operator = node.child_by_field_name("operator") if node.type == "binary_expression" else None
-    left, right = (node.child_by_field_name(side) for side in ("left", "right"))
-    if operator is None or left is None or right is None or text_of(operator, source) != sign:
+    left, right = part(node, "left"), part(node, "right")
+    if left is None or right is None or text_of(part(node, "operator"), source) != sign:
         text = text_of(node, source)
         return [text if sign == "+" else f"({text})"]
     return [*_flat(source, left, sign), *_flat(source, right, sign)]

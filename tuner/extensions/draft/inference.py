@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.accesses import Access, Use
 from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (
@@ -21,8 +22,6 @@ from tuner.extensions.draft.guesses import (
 from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
-from tuner.extensions.draft.reading.reaches import Reach
-from tuner.extensions.draft.reading.uses import Use, uses_of
 from tuner.model.kernel import FLOAT_DTYPES
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
@@ -35,6 +34,7 @@ _COUNTS = re.compile(r"[*/%<]=?\s*\(?(?=([A-Za-z_]\w*))|([A-Za-z_]\w*)\s*(?=[*/%
 # `row[i + 1]`, and no rounding up
 _INNER = re.compile(r"[\w)]\s*\+\s*[1-9]\d*\s*(?:$|\)(?!\s*[/%]))")
 _MOST_HOPS = 4
+_MOST_AXES = 10
 _FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 
 
@@ -108,7 +108,6 @@ class _Reading:
     ) -> None:
         self.launch, self.axes, self.hosts = launch, axes, hosts
         self.types, self.passed, self.arrays = launch.types(), launch.passed, arrays
-        self.uses = uses_of(launch.source, launch.kernel)
 
     def arguments(self) -> tuple[DraftArgument, ...]:
         parameters = self.launch.kernel.parameters
@@ -166,19 +165,35 @@ class _Reading:
         source = self.launch.source
         pairs = (_COUNTS.findall(source.masked, *s) for s in source.reachable([self.launch.kernel]))
         counts = {name for found in pairs for pair in found for name in pair}
-        loose = {name for name, axis in self.axes.names.items() if axis not in used}
-        loose &= {a.parameter.name for a in arguments} - counts - self.launch.varying
+        unused = [name for name, axis in self.axes.names.items() if axis not in used]
+        numbers = {a.parameter.name for a in arguments}
+        loose = {name for name in unused if name in numbers - counts - self.launch.varying}
         open_ones = any(a.role is not None and a.shape is None for a in arguments)
         if open_ones or tuned.grid is None or loose >= self.axes.names.keys():
-            return self.axes, arguments
-        names = {name: axis for name, axis in self.axes.names.items() if name not in loose}
-        found = [self.valued(a) if a.parameter.name in loose else a for a in arguments]
+            loose = set()
+        # of more sizes than anybody tunes for, the last that nothing else is computed from
+        surplus = [name for name in unused if name in numbers - loose]
+        surplus.sort(key=lambda name: name not in counts)
+        most = len(self.axes.names) - len(loose) - _MOST_AXES
+        left = {*surplus[-most:]} if most > 0 else set()
+        names = {n: axis for n, axis in self.axes.names.items() if n not in loose | left}
+        found = [
+            self.valued(a, is_blank=a.parameter.name in left)
+            if a.parameter.name in loose | left
+            else a
+            for a in arguments
+        ]
         return replace(self.axes, names=names), tuple(found)
 
-    def valued(self, argument: DraftArgument) -> DraftArgument:
+    def valued(self, argument: DraftArgument, *, is_blank: bool) -> DraftArgument:
         stated = self.value(argument.parameter)
         if stated:
             return replace(argument, value=stated[0], evidence=_sure(stated[1]))
+        if is_blank:
+            evidence = Evidence(
+                GUESSED, f"no axis, for the kernel has more than {_MOST_AXES} sizes"
+            )
+            return DraftArgument(argument.parameter, argument.dtype, evidence=(evidence,))
         return self.guess_argument(argument.parameter, argument.dtype, ())
 
     def summed_in_any_order(self, name: str, dtype: str | None) -> int:
@@ -255,7 +270,7 @@ class _Reading:
         return "0", f"a null pointer, line {self.hosts[0].path[0].line}"
 
     def role(self, parameter: KernelParameter) -> tuple[str, Evidence]:
-        use = self.uses.get(parameter.name, Use())
+        use = Use.of(self.arrays.reaches.get(parameter.name, []))
         read, written = use.read, use.written
         if (parameter.const and written is None) or not parameter.name:
             return ("input" if parameter.name else "output"), Evidence(SURE, "const")
@@ -283,12 +298,12 @@ class _Reading:
         looped = any(one.writes and one.loop_end for one in reaches)
         return use.role, Evidence(LIKELY if written < read or looped else SURE, note)
 
-    def leaves_border(self, reaches: Sequence[Reach]) -> bool:
+    def leaves_border(self, reaches: Sequence[Access]) -> bool:
         """Tell whether all writes are of elements from some place on, not from the first."""
         written = [reach for reach in reaches if reach.writes]
         return bool(written) and all(one.exact and self.is_inner(one) for one in written)
 
-    def is_inner(self, reach: Reach) -> bool:
+    def is_inner(self, reach: Access) -> bool:
         masked, fixed = self.launch.source.masked, {p.name for p in self.launch.kernel.parameters}
         fixed |= {constant.name for constant in self.launch.source.constants}
         known = find_assignments(masked, (self.launch.kernel.body,), reach.at)
@@ -309,7 +324,7 @@ class _Reading:
         return _INNER.search(index) is not None
 
 
-def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
+def reads_own_results(reaches: Sequence[Access], masked: str) -> bool:
     """Tell whether all that is read of an array was written before, as far as indices tell."""
     written = [one for one in reaches if one.writes and not one.reads]
     if not written or not all(one.exact for one in reaches):
@@ -318,7 +333,7 @@ def reads_own_results(reaches: Sequence[Reach], masked: str) -> bool:
     return all(_is_own(one, first, masked) for one in reaches if one.reads)
 
 
-def _is_own(read: Reach, written: Reach, masked: str) -> bool:
+def _is_own(read: Access, written: Access, masked: str) -> bool:
     if bare(read.index) == bare(written.index):
         return ";" in masked[written.at : read.at]
     # of y[k], each y[j] with j < k

@@ -18,6 +18,7 @@ from tuner.extensions.draft.choices import (
     warp_threads,
     why_fixed,
 )
+from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.host_values import (
     INTEGERS,
     Host,
@@ -33,16 +34,13 @@ from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
 from tuner.source.launches import HostFunction, functions_of
-from tuner.source.syntax import fold, listed, number
+from tuner.source.syntax import listed, number
 
 _TILE = re.compile(
     r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
     r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
 )
 _RETURN = re.compile(r"\breturn\b([^;]*);")
-_MACRO = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w\s,]*\))((?:[^\n\\]|\\\n)*)", re.MULTILINE
-)
 _MAX_DEPTH = 8
 # larger than every limit that a source sets
 _LARGE_SIZE = 2**30
@@ -336,10 +334,10 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
             found[function.name] = Translation(
                 function.parameters, returns[0][1], definitions, defaults
             )
-    for match in _MACRO.finditer(source.masked):
-        parameters = tuple(IDENTIFIER.findall(match[2]))
-        if match[1] in launch.names and not re.search(r"[;{#]", match[3]):
-            found[match[1]] = Translation(parameters, fold(match[3].replace("\\\n", " ")))
+    for macro in macros_in(source.masked).values():
+        is_result = macro.parameters is not None and not re.search(r"[;{#]", macro.body)
+        if is_result and macro.name in launch.names:
+            found[macro.name] = Translation(macro.parameters or (), macro.body)
     return found
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.accesses import Access, accesses_of, split_at
 from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
-from tuner.extensions.draft.reading.reaches import Reach, reaches_of, split_at
 from tuner.extensions.draft.translate import Scope, translate
-from tuner.extensions.draft.vectors import VECTOR_TYPE, Pack, VectorSite, find_vector_edits
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
@@ -57,7 +56,7 @@ class _Loops:
     launch: HostLaunch
     scope: Scope
     body: Node
-    accesses: tuple[Reach, ...]
+    accesses: tuple[Access, ...]
     blocks: frozenset[str]
     has_width: bool
     has_unroll: bool
@@ -81,7 +80,7 @@ class _Loops:
         scope = scope_of(launch, axes, ())
         found = tuple(
             one if one.exact else replace(one, reads=True, writes=True)
-            for one in reaches_of(launch.source, kernel, launch.types())
+            for one in accesses_of(launch.source, kernel, launch.types())
         )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
         reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
@@ -271,7 +270,7 @@ class _Loops:
     def packs(self, site: VectorSite) -> Iterator[Pack]:
         inside = [a for a in self.accesses if site.body[0] <= a.at < site.body[1]]
         nodes = {n.start_byte: n for n in walk(self.body) if n.type == "identifier"}
-        groups: dict[tuple[str, str], list[tuple[Reach, Node]]] = {}
+        groups: dict[tuple[str, str], list[tuple[Access, Node]]] = {}
         for access in inside:
             node = nodes.get(access.at)
             around = node.parent if node is not None else None
@@ -431,3 +430,101 @@ def terms_of(text: str) -> list[str]:
     if len(pieces) == 1:
         return pieces
     return [term for piece in pieces for term in terms_of(piece)]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSite:
+    """Code that runs once for each element: `body`, of the variable that `declared` names.
+
+    `header` is where else the variable is named before the body; `scaled` are the texts that count
+    in elements.
+    """
+
+    variable: str
+    c_type: str
+    declared: Span
+    header: Span
+    scaled: tuple[Span, ...]
+    body: Span
+    braced: bool
+    limit: str
+    over_grid: bool
+    guarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Elements of one array that are loaded or stored at once, wherever `spans` name one."""
+
+    name: str
+    c_type: str
+    element: str
+    spans: tuple[Span, ...]
+    reads: bool
+    writes: bool
+    bytes_each: int
+    multiples: tuple[str, ...]
+
+
+VECTOR_TYPE = """template <typename T, int N>
+struct alignas(sizeof(T) * N) {name} {{
+  T values[N];
+}};
+
+"""
+
+
+def find_vector_edits(
+    site: VectorSite, packs: Sequence[Pack], hole: str, masked: str, kind: str
+) -> Iterator[Edit]:
+    """Yield the edits that give a thread so many neighbours as the hole says, in `kind`s."""
+    variable, first, lane = site.variable, f"{site.variable}_first", f"{site.variable}_lane"
+    for match in re.finditer(rf"(?<![\w.]){variable}\b", masked[slice(*site.header)]):
+        at = site.header[0] + match.start()
+        if not any(start <= at < end for start, end in site.scaled):
+            yield Edit(at, at + len(variable), first)
+    yield Edit(*site.declared, first)
+    for start, end in site.scaled:
+        text = masked[start:end]
+        simple = re.fullmatch(r"[\w.]+", text)
+        yield Edit(start, start, "" if simple else "(")
+        yield Edit(end, end, f" * {hole}" if simple else f") * {hole}")
+    loads, stores = [], []
+    for pack in packs:
+        vector = f"{kind}<{pack.c_type}, {hole}>"
+        place = re.sub(rf"(?<![\w.]){variable}\b", first, pack.element)
+        if pack.reads:
+            const = "" if pack.writes else "const "
+            read = f"*reinterpret_cast<const {vector}*>(&{place})"
+            loads.append(f"{const}{vector} {pack.name} = {read};")
+        else:
+            loads.append(f"{vector} {pack.name};")
+        if pack.writes:
+            stores.append(f"*reinterpret_cast<{vector}*>(&{place}) = {pack.name};")
+        for span in pack.spans:
+            yield Edit(*span, f"{pack.name}.values[{lane}]")
+    row = masked[masked.rfind("\n", 0, site.declared[0]) + 1 : site.declared[0]]
+    margin = " " * (len(row) - len(row.lstrip()))
+    inside = margin if site.guarded and not site.braced else f"{margin}  "
+    loop = [
+        *loads,
+        "#pragma unroll",
+        f"for (int {lane} = 0; {lane} < {hole}; ++{lane}) {{",
+        f"  const {site.c_type.removeprefix('const ')} {variable} = {first} + {lane};",
+    ]
+    start, end = site.body
+    wrapped = not site.braced and not site.guarded
+    single = not site.braced and masked[end - 1 : end] == ";"
+    opened = "{" if wrapped or (single and site.guarded) else ""
+    begin = start + 1 if site.braced else start
+    stop = end - 1 if site.braced else end
+    closed = "}" if opened else ""
+    rows = "\n".join(text if text.startswith("#") else f"{inside}{text}" for text in loop)
+    after = "" if masked[begin : begin + 1] == "\n" else f"\n{inside}  "
+    yield Edit(begin, begin, f"{opened}\n{rows}{after}")
+    last = "\n".join(f"{inside}{text}" for text in ["}", *stores])
+    before = masked[:stop].rstrip(" ")
+    lead = "" if before.endswith("\n") else "\n"
+    last = last if lead else last[min(stop - len(before), len(inside)) :]
+    tail = f"\n{margin}{closed}" if closed else ("\n" if not site.braced else f"\n{margin}")
+    yield Edit(stop, stop, f"{lead}{last}{tail}")

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.accesses import accesses_of
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
-from tuner.extensions.draft.reading.reaches import reaches_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.source.accesses import Bound, bounds_at, find_assignments
-from tuner.source.facts import KernelParameter, LineIndex
+from tuner.source.facts import LineIndex
 from tuner.source.syntax import parse_tree, text_of, walk
 
 _NAMED = re.compile(r"(?i)(?:\w*_)?strides?(?:_\w+)?|(?:\w*_)?pitch|\w+[Ss]tride")
@@ -33,7 +33,8 @@ class _Index:
 
 def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     """Take the strides out of the axes that follow from the others where arrays are contiguous."""
-    texts = {p.name: launch.follow(launch.passed.get(p.name, "")) for p in _scalars(launch)}
+    numbers = [p.name for p in launch.kernel.parameters if not p.pointers and p.dtype in INTEGERS]
+    texts = {name: launch.follow(launch.passed.get(name, "")) for name in numbers}
     asked = [
         name
         for name, text in texts.items()
@@ -46,10 +47,6 @@ def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     found = reader.find_strides()
     kept = {name: axis for name, axis in axes.names.items() if name not in found}
     return replace(axes, names=kept, strides=found) if kept else axes
-
-
-def _scalars(launch: HostLaunch) -> Iterator[KernelParameter]:
-    yield from (p for p in launch.kernel.parameters if not p.pointers and p.dtype in INTEGERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class _Strides:
 
     def indices(self) -> Iterator[_Index]:
         kernel, masked = self.launch.kernel, self.launch.source.masked
-        for reach in reaches_of(self.launch.source, kernel, self.launch.types()):
+        for reach in accesses_of(self.launch.source, kernel, self.launch.types()):
             terms = tuple(terms_of(reach.index))
             yield _Index(terms, reach.bounds, reach.at, reach.counts, reach.exact)
         for node in walk(parse_tree(masked)):
@@ -113,7 +110,9 @@ class _Strides:
                 site.dimensions(inside) if index.exact or minor else None
             )
             if shape:
-                told.setdefault(_product(shape), lines.at(index.at))
+                pieces = (text for text in shape if text != "1")
+                factors = (p if re.fullmatch(r"[\w* ]+", p) else f"({p})" for p in pieces)
+                told.setdefault(" * ".join(factors) or "1", lines.at(index.at))
         if len(told) == 1:
             text, line = next(iter(told.items()))
             return text, f"of a contiguous array, as it is indexed in line {line}"
@@ -157,8 +156,3 @@ class _Strides:
         stem = re.sub(r"(?i)_?strides?$", "", name)
         sizes = [a for n, a in self.axes.names.items() if n in {f"{stem}_{end}" for end in _SIZES}]
         return (sizes[0], "of a contiguous array, by its name") if len(sizes) == 1 else None
-
-
-def _product(shape: Sequence[str]) -> str:
-    pieces = (text for text in shape if text != "1")
-    return " * ".join(p if re.fullmatch(r"[\w* ]+", p) else f"({p})" for p in pieces) or "1"

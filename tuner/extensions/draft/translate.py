@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
@@ -82,10 +83,13 @@ def translate(text: str, scope: Scope) -> str | None:
         return None
 
 
+# An index is asked for its dimensions term by term, each of them many times.
+@lru_cache(maxsize=4096)
 def parse_expression(text: str) -> tuple[str, Node] | None:
     """Parse a C++ expression; give the text that its nodes are of, and the outermost one."""
     source = f"auto value = {text};"
-    root = parse_tree(source)
+    # past the trees of whole files that are kept
+    root = parse_tree.__wrapped__(source)
     declarator = next((node for node in walk(root) if node.type == "init_declarator"), None)
     value = declarator.child_by_field_name("value") if declarator is not None else None
     return None if value is None or root.has_error else (source, value)

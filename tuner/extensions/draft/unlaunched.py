@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.reading.reaches import reaches_of
+from tuner.extensions.draft.accesses import accesses_of
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
 from tuner.source.syntax import number
@@ -62,7 +62,7 @@ class _UnlaunchedReading:
     def of(
         cls, source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]
     ) -> _UnlaunchedReading:
-        reaches = reaches_of(source, kernel, types)
+        reaches = accesses_of(source, kernel, types)
         limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
         spans = source.reachable([kernel])
         known = find_assignments(source.masked, (kernel.body,), kernel.body[1])

@@ -523,3 +523,17 @@ def test_a_number_that_sizes_nothing_has_a_value_and_is_no_axis() -> None:
     assert "axes: [n]\n" in made
     assert "{name: lead, dtype: int32, value: 0}  # sure: line" in made
     assert "{name: how, dtype: int32, value: 1}  # guessed: " in made
+
+
+def test_of_more_than_ten_sizes_the_last_that_nothing_follows_from_are_values() -> None:
+    names = [f"m{place}" for place in range(12)]
+    sums = " + ".join(f"i % {name}" for name in names)
+    text = (
+        f"__global__ void k(float* y, int n, {', '.join(f'int {n}' for n in names)})\n"
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        f"  if (i < n) y[i] = {sums}; }}\n"
+        f"void run(float* y, int n, int m) {{ k<<<n, 256>>>(y, n, {'m, ' * 10}5, m); }}"
+    )
+    assert f"axes: [n, {', '.join(names[:9])}]" in snippet(text).space_yaml
+    assert argument(text, "m10") == "  - {name: m10, dtype: int32, value: 5}  # sure: line 4"
+    assert "FILL IN: the value of m11; guessed: no axis" in argument(text, "m11")

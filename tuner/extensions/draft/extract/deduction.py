@@ -1,4 +1,4 @@
-"""What template arguments a call gives: stated, deduced from what it passes, or defaults."""
+"""What template arguments a call gives: stated, deduced, defaults, or constants for a lambda."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tuner.extensions.draft.translate import parse_expression
 from tuner.source.accesses import find_assignments
-from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, Span, bare_name
+from tuner.source.facts import KernelFunction, KernelParameter, Span, bare_name
 from tuner.source.kernels import dtype_of, read_parameter
-from tuner.source.syntax import closing, fold, listed, split_list
+from tuner.source.syntax import Node, closing, fold, listed, part, split_list, text_of
 
 _TYPE = r"(?:\w+\s*::\s*)*\w+(?:\s*<[^;{}()]*>)?"
-_NAMED_CAST = re.compile(r"(?:static|reinterpret|const)_cast\s*(?=<)")
-_CAST = re.compile(rf"\(\s*((?:const\s+)?{_TYPE}(?:\s+const)?\s*\**)\s*\)\s*(?=[\w(&*:])")
 # `x.data_ptr<T>()` and its kin
-_TYPED = re.compile(
-    r"(?:\.|->)\s*(?:template\s+)?\w*(?:ptr|PTR|data|DATA)\w*\s*<(.*)>\s*\([^()]*\)$"
-)
-_MADE = re.compile(rf"({_TYPE})\s*(?=[({{])")
-_LITERAL = re.compile(r"(?:\d[\d.']*(?:[eE][-+]?\d+)?|\.\d+)([a-zA-Z]*)$")
+_TYPED = re.compile(r"(?:\.|->)\s*(?:template\s+)?\w*(?:ptr|PTR|data|DATA)\w*\s*$")
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|typename|struct|__restrict__|__restrict)\b")
 _INSTANTIATION = re.compile(r"(?:extern\s+)?template\b(?!\s*<)")
 _MAX_HOPS = 6
@@ -78,8 +73,9 @@ class Calls:
             at = len(masked) - len(rest)
             passed = listed(masked, at)[0] if rest.startswith("(") else ()
             if end:
-                read = _parameter_types if is_instance else self.types_of
-                types = read(passed, match.start())
+                declared = [read_parameter(text, 1, {}) for text in passed if is_instance]
+                types = [CType(p.c_type, p.pointers) if p is not None else None for p in declared]
+                types = types if is_instance else self.types_of(passed, match.start())
                 yield TemplateCall(match.start(), arguments_of(template, stated, types))
 
     def types_of(self, passed: Sequence[str], at: int) -> list[CType | None]:
@@ -88,41 +84,43 @@ class Calls:
 
     def type_of(self, text: str, at: int, depth: int = 0) -> CType | None:
         """Say what type an expression has at an offset; None where the code does not."""
-        text = text.strip()
-        while text.startswith("(") and closing(text, 0) == len(text):
-            text = text[1:-1].strip()
-        if depth > _MAX_HOPS or not text:
-            return None
-        if IDENTIFIER.fullmatch(text):
-            return self._variable(text, at, depth)
-        if literal := _LITERAL.fullmatch(text):
-            is_real = "." in text or "e" in text.lower().removeprefix("0x")
-            if not is_real:
-                return CType("int64_t" if "l" in literal[1].lower() else "int")
-            return CType("float" if "f" in literal[1].lower() else "double")
-        return self._type_of_expression(text, at, depth)
+        parsed = parse_expression(text) if depth <= _MAX_HOPS else None
+        return None if parsed is None else self._type_of(*parsed, at, depth)
 
-    def _type_of_expression(self, text: str, at: int, depth: int) -> CType | None:
-        if text[0] in "&*":
-            inner = self.type_of(text[1:], at, depth + 1)
-            step = 1 if text[0] == "&" else -1
-            return inner and CType(inner.base, max(inner.pointers + step, 0))
-        if match := _NAMED_CAST.match(text):
-            return CType.of(", ".join(listed(text, match.end())[0]))
-        if match := _CAST.match(text):
-            cast = CType.of(match[1])
-            if cast.pointers or self._is_type(cast.base, at):
-                return cast
-        if match := _TYPED.search(text):
-            return CType(CType.of(match[1]).base, 1)
-        if (match := _MADE.match(text)) and closing(text, match.end()) == len(text):
-            c_type = CType.of(match[1])
-            is_type = text[match.end()] == "{" or self._is_type(c_type.base, at)
-            return c_type if is_type else None
-        # `x + offset` is a pointer where x is
-        first = re.split(r"\s*[-+]\s*", text, maxsplit=1)[0]
-        inner = self.type_of(first, at, depth + 1) if first not in ("", text) else None
-        return inner if inner is not None and inner.pointers else None
+    def _type_of(self, source: str, node: Node, at: int, depth: int) -> CType | None:
+        text, argument, left = text_of(node, source), part(node, "argument"), part(node, "left")
+        match node.type:
+            case "parenthesized_expression":
+                return self._type_of(source, node.named_children[0], at, depth)
+            case "identifier":
+                return self._variable(text, at, depth)
+            case "true" | "false":
+                return CType("bool")
+            case "number_literal":
+                digits = text.lower().replace("'", "")
+                if digits.startswith("0x") or not re.search(r"[.e]", digits):
+                    return CType("int64_t" if "l" in digits else "int")
+                return CType("float" if digits.endswith("f") else "double")
+            case "pointer_expression" | "subscript_expression" if argument is not None:
+                inner = self._type_of(source, argument, at, depth)
+                step = 1 if text[0] == "&" and node.type == "pointer_expression" else -1
+                return inner and CType(inner.base, max(inner.pointers + step, 0))
+            case "cast_expression" | "compound_literal_expression":
+                return CType.of(text_of(part(node, "type"), source))
+            case "binary_expression" if left is not None:
+                # `x + offset` is a pointer where x is
+                inner = self._type_of(source, left, at, depth)
+                return inner if inner is not None and inner.pointers else None
+            case "call_expression":
+                called = text_of(part(node, "function"), source)
+                name, _, given = called.partition("<")
+                if name.endswith("_cast"):
+                    return CType.of(given.rpartition(">")[0])
+                if _TYPED.search(name) and given:
+                    return CType(CType.of(given.rpartition(">")[0]).base, 1)
+                made = CType.of(called.strip("()"))  # `T(x)`, `(T)(x)`
+                return made if self._is_type(made.base, at) else None
+        return None
 
     def _is_type(self, name: str, at: int) -> bool:
         inside = (f for f in self.functions if f.span[0] <= at < f.span[1])
@@ -132,8 +130,6 @@ class Calls:
         )
 
     def _variable(self, name: str, at: int, depth: int) -> CType | None:
-        if name in ("true", "false"):
-            return CType("bool")
         around = [f for f in self.functions if f.span[0] <= at < f.span[1]]
         start = max((f.span[0] for f in around), default=0)
         declared = re.compile(
@@ -151,11 +147,6 @@ class Calls:
         spans: tuple[Span, ...] = tuple(f.span for f in self.functions)
         value = find_assignments(self.masked, spans, at).get(name)
         return self.type_of(value.text, at, depth + 1) if value is not None else None
-
-
-def _parameter_types(parameters: Sequence[str], at: int) -> list[CType | None]:
-    found = (read_parameter(text, 1, {}) for text in parameters)
-    return [CType(one.c_type, one.pointers) if one is not None else None for one in found]
 
 
 def arguments_of(
@@ -196,3 +187,58 @@ def _unify(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[st
         )
         for (inner, _), (given, _) in zip(own, other, strict=False):
             yield from _unify(inner, given, names)
+
+
+_LAMBDA = re.compile(r"\b(\w+)\s*=\s*\[[^\[\]]*\]\s*(?=\()")
+_GENERIC = re.compile(r"(?:const\s+)?auto\s*&{0,2}\s*(\w+)")
+_CONSTANT_OBJECT = re.compile(
+    r"(?:std::|cuda::std::|::)*(?:integral_constant<\s*[\w:]+\s*,\s*(?P<value>[^<>]+?)\s*>"
+    r"|bool_constant<\s*(?P<flag>\w+)\s*>|(?P<word>true|false)_type)\s*[({]\s*[)}]"
+)
+_VALUE = re.compile(
+    r"(?:std::\s*(?:decay|remove_\w+)_t\s*<\s*)?decltype\s*\(\s*(-?\w+)\s*\)\s*>?\s*::\s*value\b"
+    r"|(?<![\w.])(-?\d+|true|false)(?:\s*\.\s*value\b|\s*\(\s*\))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GenericLambda:
+    """A lambda with `auto` parameters: `places` maps their places in its list to their names."""
+
+    name: str
+    span: Span
+    places: tuple[tuple[int, str], ...]
+
+
+def generic_lambdas(masked: str) -> Iterator[GenericLambda]:
+    """List the generic lambdas of host code that have a name."""
+    for match in _LAMBDA.finditer(masked):
+        pieces, end = listed(masked, match.end())
+        brace = masked.find("{", end) if end else -1
+        stop = closing(masked, brace) if brace >= 0 and ";" not in masked[end:brace] else None
+        found = ((n, _GENERIC.fullmatch(piece.strip())) for n, piece in enumerate(pieces))
+        places = tuple((n, one[1]) for n, one in found if one is not None)
+        if stop is not None and places:
+            yield GenericLambda(match[1], (match.start(), stop), places)
+
+
+def passed_constants(masked: str, to: GenericLambda) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Yield what one call after another hands over: the parameters' names with their values."""
+    for match in re.finditer(rf"\b{to.name}\s*(?=\()", masked):
+        end = closing(masked, match.end()) or match.end()
+        pieces = [
+            fold(text) for text, _ in split_list(masked[match.end() + 1 : end - 1], angles=True)
+        ]
+        known = {n: _CONSTANT_OBJECT.fullmatch(pieces[n]) for n, _ in to.places if n < len(pieces)}
+        pairs = [
+            (name, one["value"] or one["flag"] or one["word"])
+            for n, name in to.places
+            if (one := known.get(n)) is not None
+        ]
+        if pairs:
+            yield tuple(pairs)
+
+
+def with_values(text: str) -> str:
+    """Write `decltype(4)::value`, which a constant's type became, as 4."""
+    return _VALUE.sub(lambda match: match[1] or match[2], text)

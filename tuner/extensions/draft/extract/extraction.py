@@ -20,8 +20,8 @@ from tuner.extensions.draft.extract.instances import (
 )
 from tuner.extensions.draft.extract.items import SourceItem, items_of
 from tuner.extensions.draft.extract.macros import macros_of, written_out
+from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import BUILD, Include, Reading, read_all
-from tuner.extensions.draft.extract.siblings import siblings
 from tuner.extensions.draft.extract.structs import Opened, arguments_of, open_struct, unpack_vectors
 from tuner.extensions.draft.extract.unit import (
     SourcePlace,
@@ -179,13 +179,6 @@ def _read(
     return memo[key]
 
 
-def _items(path: Path, others: Sequence[Path], sources: Sources) -> tuple[SourceItem, ...]:
-    if sources.items is None:
-        items = written_out([*_list_items(sources.reading, (path, *others))])
-        sources.items = without_accessors(items, macros_of(items))
-    return sources.items
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     kernels: tuple[str, ...]
@@ -204,7 +197,11 @@ def _extract_unit(
     own: frozenset[Path] = frozenset(),
 ) -> Extraction:
     # `others` are files of the project that are read too, `own` those that `path` includes
-    reading, items = sources.reading, _items(path, others, sources)
+    reading = sources.reading
+    if sources.items is None:
+        listed_items = written_out([*_list_items(reading, (path, *others))])
+        sources.items = without_accessors(listed_items, macros_of(listed_items))
+    items = sources.items
     found = [item for item in items if item.is_kernel]
     found = [item for item in found if item.path.resolve() in own] or found
     if not found:

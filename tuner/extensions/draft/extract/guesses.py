@@ -9,13 +9,13 @@ from heapq import heappop, heappush
 
 from tuner.extensions.draft.choices import snake_case
 from tuner.extensions.draft.extract.deduction import CType, arguments_of
+from tuner.extensions.draft.guesses import enumerators
 from tuner.source.facts import (
     KernelFunction,
     LineIndex,
     SourceFile,
     Symbol,
     TemplateParameter,
-    bare_name,
 )
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of, read_template
@@ -70,8 +70,8 @@ class Guesses:
             return tuple(self._functions(parameter.kind))
         if parameter.kind == "bool":
             return ("false", "true")
-        if values := self._enumerators(parameter.kind):
-            return values
+        if names := enumerators(self.source.masked, parameter.kind, of_any_size=True):
+            return tuple(f"{parameter.kind}::{name}" for name in names)
         if parameter.kind != "auto" and dtype_of(parameter.kind, self.source.aliases) is None:
             return ()
         if VECTOR.fullmatch(parameter.name) and "PER_THREAD" not in parameter.name.upper():
@@ -148,14 +148,6 @@ class Guesses:
             own = [CType(known.get(p.c_type, p.c_type), p.pointers) for p in function.parameters]
             if own == types and "__global__" not in head and all(n in known for n in names):
                 yield function.name + (f"<{', '.join(known[n] for n in names)}>" if names else "")
-
-    def _enumerators(self, kind: str) -> tuple[str, ...]:
-        for definition in self.source.definitions:
-            text = self.source.masked[slice(*definition.span)]
-            if definition.name == bare_name(kind) and text.startswith("enum") and "{" in text:
-                names = (re.match(r"\w+", piece) for piece in listed(text, text.index("{"))[0])
-                return tuple(f"{kind}::{name[0]}" for name in names if name)
-        return ()
 
 
 def alternatives(lists: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:

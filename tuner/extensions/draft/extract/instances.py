@@ -9,7 +9,15 @@ from functools import cached_property, partial
 from itertools import chain, islice, product, repeat
 from operator import eq
 
-from tuner.extensions.draft.extract.deduction import Calls, TemplateCall, arguments_of
+from tuner.extensions.draft.extract.deduction import (
+    Calls,
+    GenericLambda,
+    TemplateCall,
+    arguments_of,
+    generic_lambdas,
+    passed_constants,
+    with_values,
+)
 from tuner.extensions.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
 from tuner.extensions.draft.extract.names import Macro, dispatched_types, expand_macro
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
@@ -28,12 +36,6 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import dtype_of, element_dtype, read_template
-from tuner.source.lambdas import (
-    GenericLambda,
-    generic_lambdas,
-    passed_constants,
-    with_values,
-)
 from tuner.source.syntax import fold, listed, number
 
 _INVOKED = re.compile(r"\b([A-Z][A-Z0-9_]{3,})\s*(?=\()")
@@ -142,17 +144,15 @@ class HostCode:
             if not template.span[0] <= at < template.span[1]:
                 continue
             for call in self.calls_of(template):
-                known = self._local(call.at)
+                # variables and types that the function around gives one meaning
+                spans = tuple(d.span for d in self.source.definitions if d.kind == "function")
+                assigned = find_assignments(self.source.masked, spans, call.at)
+                known = {name: value.text for name, value in assigned.items()}
+                own = self._own_meanings(call.at).items()
+                known |= {name: text for name, (text, is_type) in own if is_type}
                 values = {name: substitute(text, known) for name, text in call.arguments.items()}
                 for outer in self._environments(call.at, depth + 1):
                     yield {name: substitute(text, outer) for name, text in values.items()}
-
-    def _local(self, at: int) -> dict[str, str]:
-        # variables and types that the function around gives one meaning
-        spans = tuple(d.span for d in self.source.definitions if d.kind == "function")
-        values = find_assignments(self.source.masked, spans, at)
-        types = {name: text for name, (text, is_type) in self._own_meanings(at).items() if is_type}
-        return {name: value.text for name, value in values.items()} | types
 
     def _own_meanings(self, at: int) -> dict[str, tuple[str, bool]]:
         # the types and constants that the function around gives one meaning, in their order
@@ -399,18 +399,14 @@ def _guess_instances(
             lists[parameter.name] = host.guesses.of(parameter, kernel)
     for one in alternatives(lists):
         own = {name: text for name, text in one.items() if not text.endswith(" bytes")}
-        width = _element_bytes(kernel, own.values(), host.source.aliases)
+        types = (*own.values(), *(p.c_type for p in kernel.parameters if p.pointers))
+        dtypes = (element_dtype(text, host.source.aliases) for text in types)
+        width = min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
         own |= {name: in_elements(text, width) for name, text in one.items() if name not in own}
         instance = _instance(kernel, stated, site, {**known, **own}, host)
         if "" not in instance.arguments:
             pairs = zip(kernel.template, values, strict=True)
             yield replace(instance, guessed=tuple(p.name for p, value in pairs if not value))
-
-
-def _element_bytes(kernel: KernelFunction, types: Iterable[str], aliases: Mapping[str, str]) -> int:
-    pointed = (p.c_type for p in kernel.parameters if p.pointers)
-    dtypes = (element_dtype(text, aliases) for text in (*types, *pointed))
-    return min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
 
 
 def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:

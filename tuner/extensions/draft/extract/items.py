@@ -255,6 +255,8 @@ _HOST = re.compile(
     r"|\b(?:TORCH_|AT_|TVM_|PYBIND|CHECK_)\w+|\bthrow\b|\bCU(?:tensorMap|stream|result|function)\b"
 )
 _MEMBER = re.compile(r"(?:\.|->)\s*([A-Za-z_]\w*)")
+# several names of one type
+_CUDA_NAME = re.compile(r"\b(?:nv_)?(half2?)\b|\b(nv_bfloat162?)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,3 +407,16 @@ def items_in(text: str, like: SourceItem) -> Iterator[SourceItem]:
     for chunk in chunks(code.masked):
         if chunk.what == "code":
             yield replace(_item(code, chunk, like.namespace, like.conditions), line=like.line)
+
+
+def without_repeats(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    """Leave out what is defined for a framework's type where CUDA's own has it: they are one."""
+    known: set[tuple[str, ...]] = set()
+    for item in items:
+        if item.kind in ("class", "function") and item.code.rstrip("; \n").endswith("}"):
+            head = _CUDA_NAME.sub(lambda name: f"__{name[1] or name[2]}", fold(item.head))
+            key = (item.kind, head, *item.namespace, "", *item.conditions)
+            if head and key in known:
+                continue
+            known.add(key)
+        yield item

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tuner.extensions.draft.extract.items import (
     SourceItem,
     items_in,
+    without_repeats,
 )
 from tuner.extensions.draft.extract.names import (
     DEFINE,
@@ -30,7 +31,6 @@ _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
 # `for (int i = blockIdx.x * ...)`, in a macro
 _LOOP = re.compile(r"\bfor\s*\([^;]*\bblockIdx\b")
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*\n", re.MULTILINE)
-_CUDA_NAME = re.compile(r"\b(?:half2?|nv_bfloat162?)\b")
 
 
 def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
@@ -43,9 +43,8 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     macros = macros_of(items)
     texts: dict[str, str] = {}
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
-    launching = _launching_macros(host)
-    leading = {name: macro for name, macro in host.items() if _LEADS.search(macro.body)}
-    leading = _all_leading(host, launching | leading)
+    launching = _with_users(host, _LAUNCHES)
+    leading = launching | _with_users(host, _LEADS)
     loops = {name: macro for name, macro in macros.items() if _LOOP.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
@@ -63,7 +62,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
             found.append(item)
     # a launch in a macro is one where the macro is used, not where it is defined
     kept = [item for item in found if item.kind != "macro" or item.name not in launching]
-    return tuple(_once(kept))
+    return tuple(without_repeats(kept))
 
 
 def _with_loops(kernel: SourceItem, loops: Mapping[str, Macro]) -> SourceItem:
@@ -91,40 +90,15 @@ def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
     return replace(function, head=function.code.partition("{")[0]) if used else function
 
 
-def _launching_macros(host: Mapping[str, Macro]) -> dict[str, Macro]:
-    # those that launch, and those that use one of them
-    found = {name: macro for name, macro in host.items() if _LAUNCHES.search(macro.body)}
-    while found:
+def _with_users(host: Mapping[str, Macro], what: re.Pattern[str]) -> dict[str, Macro]:
+    # the macros that have it, and those over one of them
+    found: dict[str, Macro] = {}
+    more = {name: macro for name, macro in host.items() if what.search(macro.body)}
+    while more:
+        found |= more
         uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\b")
         more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
-        if not more:
-            break
-        found |= more
     return found
-
-
-def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    # what is defined for a framework's type and for CUDA's own: they are one here
-    known: set[tuple[str, tuple[str, ...], tuple[str, ...]]] = set()
-    for item in items:
-        if item.kind in ("class", "function") and item.code.rstrip("; \n").endswith("}"):
-            head = _CUDA_NAME.sub(lambda name: f"__{name[0]}", fold(item.head))
-            key = (head, item.namespace, item.conditions)
-            if head and key in known:
-                continue
-            known.add(key)
-        yield item
-
-
-def _all_leading(host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
-    # and macros over them
-    found = dict(known)
-    while True:
-        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\s*\(")
-        more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
-        if not found or not more:
-            return found
-        found |= more
 
 
 def _callers(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:

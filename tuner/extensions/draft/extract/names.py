@@ -10,14 +10,14 @@ from pathlib import Path
 from tuner.source.facts import IDENTIFIER, Span
 from tuner.source.syntax import closing, fold, listed, mask
 
-_TYPES = {
-    "Half": "__half",
-    "BFloat16": "__nv_bfloat16",
-    "Float8_e4m3fn": "__nv_fp8_e4m3",
-    "Float8_e5m2": "__nv_fp8_e5m2",
-    # of other hardware: the name alone is asked for
-    **{name: f"c10::{name}" for name in ("Float8_e4m3fnuz", "Float8_e5m2fnuz")},
-}
+_SCALARS = {
+    "Half": "__half", "BFloat16": "__nv_bfloat16", "Float": "float", "Double": "double",
+    "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2", "Int": "int",
+    "Long": "int64_t", "Short": "int16_t", "Char": "int8_t", "Byte": "uint8_t", "Bool": "bool",
+}  # fmt: skip
+_TYPES = {name: of for name, of in _SCALARS.items() if of.startswith("__")}
+# of other hardware: the name alone is asked for
+_TYPES |= {name: f"c10::{name}" for name in ("Float8_e4m3fnuz", "Float8_e5m2fnuz")}
 _ANNOTATED = re.compile(
     r"(?<!\])\]((?:\s*\b__(?:host|device|forceinline)__\b)+)\s*(?=[({]|mutable\b)"
 )
@@ -47,15 +47,7 @@ _COMPUTING = re.compile(
 )
 # a file that may leave `at::` out
 _INSIDE = re.compile(r"\bnamespace\s+at\b")
-_SCALAR = re.compile(
-    r"\b(?:at::|torch::)?(?:ScalarType::)?k?(Half|BFloat16|Float|Double|Float8_e4m3fn|Float8_e5m2"
-    r"|Int|Long|Short|Char|Byte|Bool)\b"
-)
-_SCALARS = {
-    "Half": "__half", "BFloat16": "__nv_bfloat16", "Float": "float", "Double": "double",
-    "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2", "Int": "int",
-    "Long": "int64_t", "Short": "int16_t", "Char": "int8_t", "Byte": "uint8_t", "Bool": "bool",
-}  # fmt: skip
+_SCALAR = re.compile(rf"\b(?:at::|torch::)?(?:ScalarType::)?k?({'|'.join(_SCALARS)})\b")
 _DISPATCHED = {
     "FLOATING": ("float", "double"),
     "INTEGRAL": ("int", "int64_t", "int16_t", "int8_t", "uint8_t"),

@@ -17,9 +17,8 @@ from tuner.extensions.draft.extract.conditions import (
     TYPE_FLAG,
     holds,
 )
-from tuner.extensions.draft.extract.headers import in_project
 from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in, replace_names
-from tuner.extensions.draft.extract.siblings import includes_of
+from tuner.extensions.draft.extract.project import in_project, includes_of
 from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER
 from tuner.source.reader import source_text

@@ -15,8 +15,8 @@ from tuner.extensions.draft.extract.items import (
     template_end,
 )
 from tuner.extensions.draft.extract.reading import REMOVED, WRITTEN
-from tuner.source.facts import IDENTIFIER, Span
-from tuner.source.kernels import dtype_of
+from tuner.source.facts import IDENTIFIER, LineIndex, Span
+from tuner.source.kernels import dtype_of, read_template
 from tuner.source.syntax import closing, fold, listed, split_list, top_level
 
 # names of types that only the struct itself knows
@@ -249,14 +249,14 @@ def _members(
 
     `given` are the template arguments of the struct.
     """
-    head = struct.code[: template_end(struct.code)]
-    pieces = listed(head, head.index("<"))[0] if "<" in head else ()
-    names = [IDENTIFIER.findall(piece.partition("=")[0])[-1] for piece in pieces]
+    names = [p.name for p in read_template(struct.code, 0, LineIndex(struct.code))[0]]
     if len(names) != len(given):
         return ()
     found: list[StructMember] = []
     own = dict(zip(names, given, strict=True))
-    for base in _bases(struct):
+    bases = re.search(r"(?<!:):(?!:)(.*)", struct.head, re.DOTALL)
+    words = [IDENTIFIER.findall(text) for text in bases[1].split(",")] if bases else []
+    for base in (names[-1] for names in words if names):
         inherited = _members(structs[base], structs) if base in structs else ()
         if not inherited:
             return ()
@@ -288,12 +288,6 @@ def _members(
             elements = [StructMember(c_type, f"{match[2]}_{n}", match[2]) for n in range(count)]
             found += elements if match[3] else [StructMember(c_type, match[2])]
     return tuple(found)
-
-
-def _bases(struct: SourceItem) -> list[str]:
-    listed_ones = re.search(r"(?<!:):(?!:)(.*)", struct.head, re.DOTALL)
-    words = [IDENTIFIER.findall(text) for text in listed_ones[1].split(",")] if listed_ones else []
-    return [one[-1] for one in words if one]
 
 
 def _own_types(code: SourceItem) -> dict[str, str]:
@@ -369,16 +363,8 @@ def _rows(texts: Sequence[str], end: str) -> list[str]:
 
 
 def _template_arguments(template: str) -> str:
-    opening = template.find("<")
-    if opening < 0:
-        return ""
-    close = template.rfind(">") if "requires" not in template else template.find(">")
-    names = []
-    for piece, _ in split_list(template[opening + 1 : close], angles=True):
-        declared = piece.partition("=")[0].rstrip()
-        match = re.search(r"(\.\.\.\s*)?(\w+)$", declared)
-        if match is not None:
-            names.append(match[2] + ("..." if match[1] else ""))
+    parameters, _ = read_template(template, 0, LineIndex(template))
+    names = [f"{p.name}..." if "..." in p.kind else p.name for p in parameters]
     return f"<{', '.join(names)}>" if names else ""
 
 

@@ -16,6 +16,7 @@ from tuner.extensions.draft.extract.items import (
     is_function,
     items_of,
     says_host,
+    without_repeats,
 )
 from tuner.extensions.draft.extract.names import ARITHMETIC, STAND_INS
 from tuner.extensions.draft.extract.reading import (
@@ -27,7 +28,6 @@ from tuner.extensions.draft.extract.reading import (
 )
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
-from tuner.source.syntax import fold
 
 SourcePlace = tuple[Path, int]
 
@@ -35,12 +35,6 @@ _CONSTEXPR = re.compile(r"\bconstexpr\b")
 _CONSTANT = re.compile(r"\bconst(?:expr|eval)\b")
 # NVRTC takes no function that is for the host alone, not even one that nobody calls
 _HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__device__)")
-# several names of one type
-_SAME_TYPE = {
-    **dict.fromkeys(("half", "__half", "nv_half"), "__half"),
-    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "__nv_bfloat16"),
-}
-_OF_16_BITS = re.compile(rf"\b({'|'.join(_SAME_TYPE)})\b")
 _OF_8_BITS = re.compile(r"_fp8_|\b__NV_E\dM\d\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
@@ -199,23 +193,10 @@ def select_items(
         if not pending:
             pending = _operators(items, usable, found)
             found.update(pending)
-    own = [*_once(_in_order(items, usable, found))]
+    own = [*without_repeats(_in_order(items, usable, found))]
     has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
     return [*(one for one in arithmetic if has_fp8 or not _OF_8_BITS.search(one.code)), *own]
-
-
-def _once(items: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    # one definition for CUDA's type and one for PyTorch's are now two for one type
-    heads: set[tuple[str, ...]] = set()
-    for item in items:
-        head = _OF_16_BITS.sub(lambda match: _SAME_TYPE[match[1]], fold(item.head))
-        own = (*item.namespace, *item.conditions, item.kind, head)
-        is_of_them = item.kind in ("class", "function") and _OF_16_BITS.search(head)
-        if is_of_them and item.code.endswith(("}", "};")) and own in heads:
-            continue
-        heads.add(own)
-        yield item
 
 
 def _in_order(

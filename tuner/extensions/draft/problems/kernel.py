@@ -58,10 +58,10 @@ def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Infer
             raise _misfit(statement, kernel, role, left, open_)
         arrays |= {p.name: array for p, array in zip(open_, left, strict=True)}
     arguments = tuple(
-        _array(parameter, arrays[parameter.name])
-        if parameter.pointers
-        else _scalar(statement, axes, parameter)
-        for parameter in kernel.parameters
+        DraftArgument(replace(p, name=a.name), a.dtype, a.role, a.shape, fill=a.fill)
+        if p.pointers and (a := arrays[p.name])
+        else _scalar(statement, axes, p)
+        for p in kernel.parameters
     )
     sizes = tuple({axis: Number(size, 0) for axis, size in one.items()} for one in statement.tuned)
     fixed = _find_fixed_axes(statement, launch, axes, arguments)
@@ -115,11 +115,6 @@ def _misfit(
         remedy="give the kernel a parameter for each array of the problem, of its name: "
         + ", ".join(array.name for array in statement.arrays),
     )
-
-
-def _array(parameter: KernelParameter, array: StatedArray) -> DraftArgument:
-    named = replace(parameter, name=array.name)
-    return DraftArgument(named, array.dtype, array.role, array.shape, fill=array.fill)
 
 
 def _scalar(statement: Statement, axes: Axes, parameter: KernelParameter) -> DraftArgument:

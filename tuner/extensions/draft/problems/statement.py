@@ -321,7 +321,9 @@ def _of_definition(problem: Definition) -> Statement:
         for name, one in group.items():
             dtype = own_dtype(one.dtype)
             if dtype not in DTYPE_BYTES:
-                raise _refuse(problem, f"`{name}` is {dtype}, which no kernel argument can be")
+                message = f"`{name}` is {dtype}, which no kernel argument can be"
+                remedy = f"dtypes: {', '.join(DTYPE_BYTES)}"
+                raise KernelError(message, path=problem.path, remedy=remedy)
             if one.shape is None:
                 scalars[name] = (dtype, None)
                 continue
@@ -379,10 +381,6 @@ def _workloads(
             raise InputError(message, path=file, line=number) from error
         found.setdefault(tuple(sizes.values()), sizes)
     return [found[key] for key in sorted(found)], scalars, file.name if file else ""
-
-
-def _refuse(problem: Definition, message: str) -> KernelError:
-    return KernelError(message, path=problem.path, remedy=f"dtypes: {', '.join(DTYPE_BYTES)}")
 
 
 Sizes = Mapping[str, int]

@@ -185,7 +185,9 @@ class _Arguments:
             return ScalarArgument(
                 one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text)
             )
-        if note.startswith(("dict", "Dict", "Mapping")) or self._is_config(one.arg):
+        spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
+        is_config = any(isinstance(node, ast.Name) and node.id == one.arg for node in spread)
+        if note.startswith(("dict", "Dict", "Mapping")) or is_config:
             return ScalarArgument(
                 one.arg, "{}", Evidence(GUESSED, "a caller's config, which no call here says")
             )
@@ -196,10 +198,6 @@ class _Arguments:
         said = Evidence(GUESSED, f"a size, by its name; line {one.lineno}")
         return ScalarArgument(one.arg, f'axes["{axis}"]', said)
 
-    def _is_config(self, name: str) -> bool:
-        spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
-        return any(isinstance(node, ast.Name) and node.id == name for node in spread)
-
     def _find_outputs(self) -> dict[str, str]:
         """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
         found: dict[str, str] = {}
@@ -208,7 +206,10 @@ class _Arguments:
                 continue
             parts = one.value.elts if isinstance(one.value, ast.Tuple) else [one.value]
             for part in parts:
-                tensor = self._given_back(part)
+                whole = part
+                while isinstance(whole, ast.Subscript):  # a part of an array is of that array
+                    whole = whole.value
+                tensor = self.shapes.root(whole)
                 if tensor is None and not isinstance(part, ast.Constant):
                     name = "out" if len(parts) == 1 else f"out{len(found)}"
                     name = f"{name}_" if self._is_argument(name) else name
@@ -228,12 +229,6 @@ class _Arguments:
     def _is_argument(self, name: str) -> bool:
         tensor = self.shapes.tensors.get(name)
         return tensor is not None and tensor.made is None
-
-    def _given_back(self, part: ast.expr) -> Tensor | None:
-        # a part of an array is of that array
-        while isinstance(part, ast.Subscript):
-            part = part.value
-        return self.shapes.root(part)
 
     def _dtypes(self, names: Sequence[str]) -> dict[str, tuple[str, Evidence]]:
         found: dict[str, tuple[str, Evidence]] = {}

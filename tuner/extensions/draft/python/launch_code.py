@@ -215,7 +215,8 @@ class _Rewriting(ast.NodeTransformer):
             text = f"{self._global(one.text)}"
             own = self.names.get(one.name, one.name)
             if one.name in self.spread:
-                text = self._whole_default()
+                own_values = (f'"{t.name}": {t.default!r}' for t in self.tuned.tunables)
+                text = f"{{{', '.join(own_values)}, **chosen}}"
             elif one.name in self.through:
                 text = f'chosen.get("{self.through[one.name]}", {text})'
             yield f"{own} = {text}  # {one.said.certainty}: {one.said.text}"
@@ -223,10 +224,6 @@ class _Rewriting(ast.NodeTransformer):
             if name in self.source.globals:
                 yield f'{name} = chosen.get("{parameter}", source.{name})'
                 self.names[name] = name
-
-    def _whole_default(self) -> str:
-        own = ", ".join(f'"{one.name}": {one.default!r}' for one in self.tuned.tunables)
-        return f"{{{own}, **chosen}}"
 
     def _global(self, text: str) -> str:
         try:
@@ -287,7 +284,7 @@ class _Rewriting(ast.NodeTransformer):
         assert isinstance(made, ast.Assign)
         if len(names) == 1 and names[0] in self.through:
             made.value = _get(self.through[names[0]], made.value)
-        elif len(names) == 1 and names[0] in self.spread and not _is_none(made.value):
+        elif len(names) == 1 and names[0] in self.spread and ast.unparse(made.value) != "None":
             made.value = ast.Dict([None, None], [made.value, ast.Name("chosen", ast.Load())])
         elif isinstance(made.value, ast.Tuple) and len(made.value.elts) == len(names):
             made.value.elts = [
@@ -411,10 +408,6 @@ def _quote_plainly(code: str) -> str:
 def _get(name: str, value: ast.expr) -> ast.Call:
     get = ast.Attribute(ast.Name("chosen", ast.Load()), "get", ast.Load())
     return ast.Call(get, [ast.Constant(name), value], [])
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_of_context(node: ast.expr) -> bool:

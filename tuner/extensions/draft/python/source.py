@@ -227,17 +227,12 @@ def _sites(tree: ast.Module, kernels: frozenset[str]) -> Iterator[PythonLaunchSi
                 if child.name not in kernels:
                     yield from inside(child, child, owner)
             else:
-                if isinstance(child, ast.Call) and (name := _launched_name(child)) in kernels:
-                    yield PythonLaunchSite(name, child, host, owner)
+                match child:
+                    case ast.Call(func=ast.Subscript(value=ast.Name(id=name))) if name in kernels:
+                        yield PythonLaunchSite(name, child, host, owner)
                 yield from inside(child, host, owner)
 
     yield from sorted(inside(tree, None, None), key=lambda site: site.line)
-
-
-def _launched_name(call: ast.Call) -> str:
-    if isinstance(call.func, ast.Subscript) and isinstance(call.func.value, ast.Name):
-        return call.func.value.id
-    return ""
 
 
 def _is_called_by_kernels(source: PythonSource, name: str) -> bool:

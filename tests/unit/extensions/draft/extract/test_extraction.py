@@ -17,7 +17,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.draft.drafting import Asked, draft_source
 from tuner.extensions.draft.extract.extraction import Extraction, extract
 from tuner.extensions.draft.extract.failures import failure
-from tuner.extensions.draft.extract.siblings import siblings
+from tuner.extensions.draft.extract.project import siblings
 from tuner.model.errors import KernelError
 
 DATA = Path(__file__).parent / "data"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tuner.extensions.draft.extract.deduction import with_values
 from tuner.extensions.draft.extract.extraction import Extraction, extract
 from tuner.model.errors import KernelError
-from tuner.source.lambdas import with_values
 
 DATA = Path(__file__).parent / "data/frameworks"
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.reading.reaches import Reach, reaches_of
+from tuner.extensions.draft.accesses import Access, accesses_of
 from tuner.source import parse_source
 
 ARRAYS = "const float* x, float* y, int n, int m"
 
 
-def accesses(body: str) -> tuple[Reach, ...]:
+def accesses(body: str) -> tuple[Access, ...]:
     source = parse_source(f"__global__ void k({ARRAYS})\n{{\n{body}\n}}\n", Path("k.cu"))
-    return reaches_of(source, source.kernels[0], {})
+    return accesses_of(source, source.kernels[0], {})
 
 
-def only(body: str) -> Reach:
+def only(body: str) -> Access:
     (found,) = accesses(body)
     return found
 
@@ -86,3 +86,12 @@ def test_the_conditions_that_hold_bound_an_index(body: str, bounds: list[tuple[s
 
 def test_every_access_has_its_line() -> None:
     assert [a.line for a in accesses("y[0] = 1;\n\ny[1] = x[2];")] == [3, 5, 5]
+
+
+def test_functions_that_call_one_another_many_times_are_read_in_time() -> None:
+    text = "__device__ void f8(float* p, int n) { p[n] += 1; }\n"
+    for k in range(7, -1, -1):
+        calls = " ".join(f"f{k + 1}(p + {n} * n, n);" for n in range(4))
+        text += f"__device__ void f{k}(float* p, int n) {{ {calls} }}\n"
+    source = parse_source(f"{text}__global__ void k(float* x, int n) {{ f0(x, n); }}", Path("k.cu"))
+    assert 0 < len(accesses_of(source, source.kernels[0], {})) < 1000

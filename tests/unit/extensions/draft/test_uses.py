@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.reading.uses import Use, uses_of
+from tuner.extensions.draft.accesses import Use, accesses_of
 from tuner.source import parse_source
 
 BUMP = "__device__ void bump(float* p, int i) { p[i] += 1.f; }\n"
@@ -24,7 +24,7 @@ ASM_STORE = """__device__ void st(float* p) {
 def use(body: str, before: str = "") -> Use:
     text = f"{before}__global__ void k(float* q, int n) {{ int i = threadIdx.x; {body} }}\n"
     source = parse_source(text, Path("k.cu"))
-    return uses_of(source, source.kernel("k"))["q"]
+    return Use.of(accesses_of(source, source.kernel("k"), {}))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,9 @@ def use(body: str, before: str = "") -> Use:
         ("inout", "q[i] += 2;", ""),
         ("inout", "q[i]++;", ""),
         ("inout", "atomicAdd(&q[i], 1.f);", ""),
+        ("input", "__shared__ float sum; atomicAdd(&sum, q[i]);", ""),
         ("input", "float v = __ldg(q + i);", ""),
+        ("input", "float v[sizeof(*q)];  q[i] < v[0];", ""),
         ("output", "float * KIT_RESTRICT p = (float *) q; p[i] = 1;", ""),
         ("output", "__stcs(q + i, 1.f);", ""),
         ("inout", "bump(q, i);", BUMP),
