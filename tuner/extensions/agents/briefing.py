@@ -83,7 +83,9 @@ def stable_text(task: KernelTask) -> str:
     return prompt(
         "stable",
         task=task,
-        arguments=[_argument(one, task.spec.is_sized(one)) for one in task.spec.arguments],
+        arguments=[
+            _argument(one, task.spec.is_sized(one)) for one in task.spec.arguments if not one.added
+        ],
         workloads=_workloads(task),
         own=OWN_SECTIONS,
         needed=NEEDED_SECTIONS,
