@@ -32,13 +32,13 @@ BUDGET = {
     "export": 2_870,
     "engines": 3_460,
     "draft": 15_680,
-    "agents": 8_170,
+    "agents": 8_165,
     "cpu": 4_440,
     "backends": 2_900,
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 80_620,
+    "tests": 80_680,
     "docs": 4_850,
 }
 

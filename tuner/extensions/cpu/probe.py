@@ -57,9 +57,7 @@ class Probe:
         arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in users)
         self._spec = replace(spec, arguments=arguments)
         self._reference, self._workload = reference, workload
-        self._written = [
-            a.name for a in users if a.role in ("output", "scratch") and not a.zeroed
-        ]
+        self._written = [a.name for a in users if a.role in ("output", "scratch") and not a.zeroed]
         self._layout = lay_out(self._spec, workload.values, by_pages=True)
         self._rooms: dict[str, int] = {}
         self._memory = SharedMemory()
