@@ -15,17 +15,16 @@ from pathlib import Path
 
 from tuner.extensions.agents.budget import TokenBudget
 from tuner.extensions.agents.client import Ask, ChatClient
-from tuner.extensions.agents.http_errors import Backoff, Endpoint
+from tuner.extensions.agents.endpoint import STREAM, Endpoint
 from tuner.model.errors import AgentError, ReplyError
 
 
 def main(url: str, options: dict[str, object]) -> None:
     budget = TokenBudget(max_tokens=options.get("max_tokens"))
     more = {"longest_s": options["longest_s"]} if "longest_s" in options else {}
-    client = ChatClient(
-        Endpoint(url), "m", budget, 5.0, Backoff(2, 0.0, 0.0), lambda _: None, **more
-    )
-    client.capabilities.stream = bool(options.get("stream", True))
+    client = ChatClient(Endpoint(url), "m", budget, 5.0, retries=1, pause_s=0.0, **more)
+    if not options.get("stream", True):
+        client.capabilities.given_up.add(STREAM)
     messages = [{"role": "user", "content": "a question of thirty letters"}]
     began_s, said, finish, chars, calls = time.monotonic(), "", "", 0, 0
     try:

@@ -11,7 +11,7 @@ from agent_doubles import Kept, Tools, briefing
 from mcp.client import Client
 from mcp_types import CallToolResult
 
-from tuner.extensions.agents.mcp.arguments import Ending, StartRequest
+from tuner.extensions.agents.mcp.arguments import Ending, StartArguments
 from tuner.extensions.agents.mcp.server import Service
 from tuner.extensions.agents.mcp.session_runner import RunWatch, SessionRunner, Tuning
 from tuner.extensions.agents.mcp_agent import Handoff, McpAgent
@@ -33,7 +33,7 @@ def led(
 ) -> None:
     """Let a client in this process work with a server."""
 
-    def stoppable(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
+    def stoppable(wish: StartArguments, seat: Handoff, watch: RunWatch) -> Ending:
         try:
             return tuning(wish, seat, watch)
         except KeyboardInterrupt:
@@ -68,10 +68,10 @@ def progress(phase: Phase, note: str = "") -> Progress:
 
 def one_round(
     tools: Tools, after: Callable[[RunWatch], None] = lambda watch: None
-) -> Callable[[StartRequest, Handoff, RunWatch], Ending]:
+) -> Callable[[StartArguments, Handoff, RunWatch], Ending]:
     """Make a run of one round whose first answer is refused."""
 
-    def tuning(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
+    def tuning(wish: StartArguments, seat: Handoff, watch: RunWatch) -> Ending:
         watch.update(progress("agent"))
         conversation = McpAgent(seat).converse(briefing(), tools, Kept())
         if conversation.plan() is None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key, work_groups_of
 from tuner.model.amd import AmdLimits, amd_limits
@@ -22,6 +22,9 @@ from tuner.model.hardware import DeviceLimits, limits_for
 from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status
+
+if TYPE_CHECKING:
+    from tuner.device.layout import ChosenScratch
 
 # The streaming rate is measured with a simple kernel; a better one may read a little faster.
 FLOOR_SLACK = 0.15
@@ -91,9 +94,8 @@ class Program:
     `source_key` is `compiler.base.source_key`; `lowered` maps a launch's kernel name to the
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
     names an installed implementation of the operator, which has no cubin and no launches
-    (tuner/device/reference.py). `scratch` has the shapes that the config chose, by the argument's
-    name. With `tell_bits` a verdict says which bits it makes, for one more run
-    (`Correctness.bits`).
+    (tuner/device/reference.py). `scratch` is what the config chose. With `tell_bits` a verdict says
+    which bits it makes, for one more run (`Correctness.bits`).
     """
 
     source_key: str
@@ -103,7 +105,7 @@ class Program:
     lowered: Mapping[str, str] = field(default_factory=dict)
     config: Config | None = None
     peer: str = ""
-    scratch: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    scratch: tuple[ChosenScratch, ...] = ()
     tell_bits: bool = False
 
     @property
@@ -125,18 +127,20 @@ class Program:
             for name in ("arguments", "maps"):
                 if not launch[name]:
                     del launch[name]
-        scratch = [self.scratch] if self.scratch else []
+        # What the file declares is keyed as before a config could bring scratch along.
+        sizes = [one if one[2] else one[:2] for one in self.scratch]
+        scratch = [sizes] if sizes else []
         known = [self.source_key, self.workload.key, launches, *scratch]
         content = json.dumps(known, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-def largest_scratch(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
-    """Take the largest shape of each scratch whose shape configs choose."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in (one for program in programs for one in program.scratch):
-        shapes[name] = max(shape, shapes.get(name, shape), key=prod)
-    return shapes
+def largest_scratch(programs: Sequence[Program]) -> dict[str, ChosenScratch]:
+    """Take the largest of each scratch that configs choose, by its name."""
+    largest: dict[str, ChosenScratch] = {}
+    for one in (one for program in programs for one in program.scratch):
+        largest[one[0]] = max(one, largest.get(one[0], one), key=lambda one: prod(one[1]))
+    return largest
 
 
 # What is said of outputs that do not repeat: in a second run, and between timed calls.
@@ -450,14 +454,15 @@ class CompileTarget:
         code = (result.cubin, result.lowered)
         return Program(key, workload, launches, *code, config, scratch=scratch)
 
-    def scratch(
-        self, workload: Workload, config: Config | None
-    ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Compute the shapes of scratch that a config chooses; the baseline takes none of it."""
+    def scratch(self, workload: Workload, config: Config | None) -> tuple[ChosenScratch, ...]:
+        """Compute the scratch that a config chooses; the baseline takes none of it."""
         if config is None or not (sized := self.spec.sized):
             return ()
         names = {**self.names(workload), **config}
-        return tuple((one.name, one.dimensions(names)) for one in sized)
+        return tuple(
+            (one.name, one.dimensions(names), (one.dtype, one.zeroed) if one.added else None)
+            for one in sized
+        )
 
     def key(
         self,

@@ -36,6 +36,11 @@ SCALARS: dict[str, Callable[..., Any]] = {
 }
 
 
+# Of scratch that a config chose: name, shape, and of what comes with a template besides, which the
+# file doesn't declare, its dtype and whether it is zeroed.
+ChosenScratch = tuple[str, tuple[int, ...], tuple[str, bool] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One array's place: bytes from the start of the allocation.
@@ -66,6 +71,8 @@ class Layout:
     order: tuple[str | tuple[str, float], ...]
     total_bytes: int
     names: tuple[str, ...] = ()
+    # How many of the last arguments only those launches take that name them.
+    added: int = 0
 
     @property
     def guards(self) -> tuple[tuple[int, int], ...]:
@@ -106,8 +113,9 @@ class Layout:
         return first, _align(slot.offset + slot.size_bytes, PAGE_BYTES)
 
     def places(self, arguments: tuple[str, ...]) -> list[int]:
-        """Find in `order` what a launch takes; without names all there is."""
-        return [self.names.index(name) for name in arguments] or [*range(len(self.order))]
+        """Find in `order` what a launch takes; without names all that the file declares."""
+        declared = range(len(self.order) - self.added)
+        return [self.names.index(name) for name in arguments] or [*declared]
 
     @property
     def spoiled(self) -> tuple[Slot, ...]:
@@ -208,27 +216,34 @@ def lay_out(
     names: Mapping[str, Value],
     *,
     by_pages: bool = False,
-    scratch: Mapping[str, tuple[int, ...]] | None = None,
+    scratch: Mapping[str, ChosenScratch] | None = None,
     rooms: Mapping[str, int] | None = None,
 ) -> Layout:
     """Place every array argument of `spec` for the axes in `names`.
 
     `by_pages` gives each array pages of its own that it fills to the end, with at least one page
-    between two arrays: whoever maps them may close what lies between. `scratch` has the shapes that
-    a config chose, else one element each; `rooms` are bytes to keep for them at least, so that
-    layouts for several configs differ in nothing else.
+    between two arrays: whoever maps them may close what lies between. `scratch` has what a config
+    chose, else of what the file declares one element each; `rooms` are bytes to keep for them at
+    least, so that layouts for several configs differ in nothing else.
     """
+    chosen = dict(scratch or {})
+    added = [
+        Argument(name, kind[0], role="scratch", zeroed=kind[1], added=True)
+        for name, _, kind in chosen.values()
+        if kind is not None
+    ]
+    arguments = (*(one for one in spec.arguments if not one.added), *added)
     slots: list[Slot] = []
     end = 0
     unit = PAGE_BYTES if by_pages else ALIGNMENT
-    for argument in spec.arguments:
+    for argument in arguments:
         if argument.is_scalar:
             continue
-        sized = spec.is_sized(argument)
-        if sized:
-            shape = (scratch or {}).get(argument.name, (1,) * len(argument.shape))
+        sized = argument.added or spec.is_sized(argument)
+        if argument.name in chosen:
+            shape = chosen[argument.name][1]
         else:
-            shape = argument.dimensions(names)
+            shape = (1,) * len(argument.shape) if sized else argument.dimensions(names)
         if min(shape, default=1) < 1:
             listed = " ".join(f"{name}={value}" for name, value in names.items())
             raise KernelError(
@@ -244,9 +259,10 @@ def lay_out(
         what = (argument.name, argument.dtype, shape, argument.role)
         slots.append(Slot(*what, offset, size, sized, argument.zeroed, argument.constant))
         end = first + room
-    order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
+    order = tuple(_parameter(spec, argument, names) for argument in arguments)
     total_bytes = _align(end + max(GUARD_BYTES, unit), unit)
-    return Layout(tuple(slots), order, total_bytes, tuple(one.name for one in spec.arguments))
+    named = tuple(one.name for one in arguments)
+    return Layout(tuple(slots), order, total_bytes, named, len(added))
 
 
 def _parameter(

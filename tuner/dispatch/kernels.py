@@ -113,6 +113,9 @@ class VariantRenderer:
     def names(self, workload: Workload) -> dict[str, Value]:
         return {**workload.values, **self._device}
 
+    def definition(self, candidate: str) -> Definition:
+        return self._candidate(candidate)[1]
+
     def of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         """Render a variant for a workload; None where a constraint or the template forbids it."""
         key = workload, variant

@@ -18,7 +18,7 @@ from tuner.dispatch.kernels import (
 )
 from tuner.dispatch.set_cover import best_set, smallest_set
 from tuner.model.expressions import Value
-from tuner.model.kernel import Workload
+from tuner.model.kernel import Argument, Workload
 from tuner.model.settings import VARIANTS_WITHIN
 from tuner.model.trial import NOISY, Status, Trial, Variant
 from tuner.session.session import Session
@@ -168,6 +168,15 @@ class SessionDispatch:
         out = find_wrong_variants(self.trials, session.checks())
         self.evidence = evidence(session.comparisons(), out, config.seed)
         self.table = self._chosen_table(choice)
+
+    @property
+    def added_scratch(self) -> Sequence[Argument]:
+        """The scratch that the templates of its variants brought along, each name once."""
+        found: dict[str, Argument] = {}
+        for candidate in dict.fromkeys(one.variant.candidate for one in self.table.kernels):
+            arguments = self.renderer.definition(candidate).spec.arguments
+            found.update({one.name: one for one in arguments if one.added})
+        return tuple(found.values())
 
     def applicability(self, kernel: VariantKernel) -> Applicability:
         if kernel not in self._applicability:

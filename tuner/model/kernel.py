@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -148,6 +148,8 @@ class Argument:
     zeroed: bool = False
     constant: bool = False
     idle: str = ""
+    # Scratch that comes with a template: the baseline doesn't take it.
+    added: bool = False
 
     @property
     def is_scalar(self) -> bool:
@@ -372,10 +374,22 @@ class KernelSpec:
         mapped = dict.fromkeys(one.of for one in launch.maps if one.of not in names)
         return (*taken, *map(self.argument, mapped))
 
+    def with_added(self, scratch: Sequence[Argument]) -> KernelSpec:
+        """Take scratch that templates brought along; what takes all arguments takes none of it."""
+        users = tuple(one for one in self.arguments if not one.added)
+        if not scratch:
+            return self
+        return replace(
+            self,
+            arguments=(*users, *scratch),
+            baseline=name_arguments(self.baseline, users),
+            launch=name_arguments(self.launch, self.arguments),
+        )
+
     def is_sized(self, argument: Argument) -> bool:
-        """Tell whether a config chooses the argument's shape; only scratch can have such a one."""
+        """Tell whether a config chooses the argument's shape, or that it is there; of scratch."""
         known = {*self.axes, *(one.name for one in self.operators)}
-        return any(dimension.names - known for dimension in argument.shape)
+        return argument.added or any(dimension.names - known for dimension in argument.shape)
 
     @property
     def sized(self) -> tuple[Argument, ...]:
@@ -436,6 +450,14 @@ def group_workloads(
         if found is not None:
             groups.setdefault(str(found), []).append(workload)
     return {text: tuple(listed) for text, listed in groups.items()}
+
+
+def name_arguments(
+    launches: Sequence[LaunchSpec], arguments: Sequence[Argument]
+) -> tuple[LaunchSpec, ...]:
+    """Have launches that take all arguments list them."""
+    names = tuple(one.name for one in arguments)
+    return tuple(one if one.arguments else replace(one, arguments=names) for one in launches)
 
 
 def _resolve(specs: tuple[LaunchSpec, ...], names: Mapping[str, Value]) -> tuple[Launch, ...]:

@@ -136,7 +136,7 @@ def search_space(document: Document, model: SpaceModel) -> SearchSpace:
     written = (model.derived.values(), model.constraints, model.prune)
     texts = [*(str(text) for group in written for text in group)]
     texts += (str(launch.model_dump()) for launch in model.launch)
-    texts += (str(argument.shape) for argument in model.arguments)
+    texts += (str(argument.shape) for argument in (*model.arguments, *model.scratch))
     words = set(_IDENTIFIER.findall("\n".join(texts)))
     space = SearchSpace(
         parameters=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -160,6 +160,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     defined = {one.name: one.expression for one in space.derived}
     of_configs = ExpressionReader(document, names | DEVICE_NAMES | set(space.names), defined)
     arguments = _arguments(of_axes, model, space)
+    users = tuple(one for one in arguments if not one.added)
     folder = document.path.parent
     for i, option in enumerate(model.options):
         if wrong := refusal(option, language_of(Path(model.source))):
@@ -189,7 +190,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         operations=of_axes.optional(model.operations, "operations"),
         peak=model.peak or "",
         baseline=tuple(
-            read_launch(of_launches, item, arguments, "baseline", "launch", i)
+            read_launch(of_launches, item, users, "baseline", "launch", i)
             for i, item in enumerate(model.baseline.launch)
         )
         if model.baseline
@@ -206,20 +207,26 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
         surroundings=surroundings(of_axes, model, arguments),
         torch=torch,
-    )
+    ).with_added([one for one in arguments if one.added])
 
 
 def _arguments(
     reader: ExpressionReader, model: SpaceModel, space: SearchSpace
 ) -> tuple[Argument, ...]:
     document, arguments = reader.document, list[Argument]()
-    for i, item in enumerate(model.arguments):
-        argument = _argument(reader, model, item, space, i)
-        if argument.name in {other.name for other in arguments}:
-            message = f"the argument `{argument.name}` is listed twice"
-            remedy = "an argument is listed once; written in place, its role is inout"
-            raise document.error(message, "arguments", i, "name", remedy=remedy)
-        arguments.append(argument)
+    scratch = [item.model_copy(update={"role": item.role or "scratch"}) for item in model.scratch]
+    for key, items in (("arguments", model.arguments), ("scratch", scratch)):
+        for i, item in enumerate(items):
+            argument = _argument(reader, model, item, space, (key, i))
+            if argument.name in {other.name for other in arguments}:
+                message = f"the argument `{argument.name}` is listed twice"
+                remedy = "an argument is listed once; written in place, its role is inout"
+                raise document.error(message, key, i, "name", remedy=remedy)
+            if key == "scratch" and (item.role != "scratch" or not model.baseline):
+                message = f"`{argument.name}` cannot be added to the arguments"
+                remedy = "only scratch of kernels in CUDA may: Python allocates its own"
+                raise document.error(message, key, i, remedy=remedy)
+            arguments.append(replace(argument, added=key == "scratch"))
     if not any(argument.role in ("output", "inout") for argument in arguments):
         message = "no argument is an output"
         remedy = "give the arrays that the kernel writes `role: output` or `role: inout`"
@@ -228,12 +235,16 @@ def _arguments(
 
 
 def _argument(
-    reader: ExpressionReader, model: SpaceModel, item: ArgumentModel, space: SearchSpace, i: int
+    reader: ExpressionReader,
+    model: SpaceModel,
+    item: ArgumentModel,
+    space: SearchSpace,
+    here: tuple[str, int],
 ) -> Argument:
-    document, here = reader.document, ("arguments", i)
+    document = reader.document
     name, role = item.name, item.role or "input"
     identifier(document, name, *here, "name")
-    dtype_by = _dtype_choice(document, model, item, i)
+    dtype_by = _dtype_choice(document, model, item, here)
     dtypes = [item.dtype] if dtype_by is None else [*dtype_by.dtypes.values()]
     for dtype in dtypes:
         if dtype not in DTYPE_BYTES:
@@ -248,13 +259,13 @@ def _argument(
     if item.shape is None and role != "input":
         remedy = "delete the role; what the kernel writes is an array with a shape"
         raise document.error(f"the scalar `{name}` cannot be {role}", *here, "role", remedy=remedy)
-    _check_content(document, item, role, dtypes, i)
-    fill, bounds = _fill(reader, item, dtypes, i)
+    _check_content(document, item, role, dtypes, here)
+    fill, bounds = _fill(reader, item, dtypes, here)
     limit = item.extreme
     return Argument(
         name=name,
         dtype=dtypes[0],
-        shape=_shape(reader, item, space, i),
+        shape=_shape(reader, item, space, here),
         role=role,
         fill=fill,
         value=reader.optional(item.value, *here, "value"),
@@ -271,14 +282,14 @@ def _argument(
 
 
 def _shape(
-    reader: ExpressionReader, item: ArgumentModel, space: SearchSpace, i: int
+    reader: ExpressionReader, item: ArgumentModel, space: SearchSpace, place: tuple[str, int]
 ) -> tuple[Expression, ...]:
     document, axes = reader.document, frozenset(reader.known)
     defined = {one.name: one.expression for one in space.derived}
     of_configs = ExpressionReader(document, {*axes, *space.names, *defined})
     sizes = []
     for n, size in enumerate(item.shape or ()):
-        here = ("arguments", i, "shape", n)
+        here = (*place, "shape", n)
         written = of_configs.read(size, *here)
         sizes.append(written.define(defined))
         of_config, of_device = written.names - axes, sizes[-1].names & DEVICE_NAMES
@@ -294,12 +305,12 @@ def _shape(
 
 
 def _fill(
-    reader: ExpressionReader, item: ArgumentModel, dtypes: Sequence[str], i: int
+    reader: ExpressionReader, item: ArgumentModel, dtypes: Sequence[str], place: tuple[str, int]
 ) -> tuple[str, tuple[Expression, ...]]:
     match = _FILL.fullmatch((item.fill or "normal").strip())
     name, inside = (match[1], match[2]) if match else ("", None)
     given = [piece.strip() for piece in _NEXT.split(inside)] if inside else []
-    document, here = reader.document, ("arguments", i, "fill")
+    document, here = reader.document, (*place, "fill")
     if name not in FILLS:
         near = get_close_matches(name, FILLS, n=1)
         remedy = (f"did you mean `{near[0]}`? " if near else "") + f"fills: {', '.join(FILLS)}; "
@@ -320,7 +331,7 @@ def _fill(
 
 
 def _dtype_choice(
-    document: Document, model: SpaceModel, item: ArgumentModel, i: int
+    document: Document, model: SpaceModel, item: ArgumentModel, place: tuple[str, int]
 ) -> DtypeChoice | None:
     if isinstance(item.dtype, str):
         return None
@@ -328,23 +339,27 @@ def _dtype_choice(
     if operator not in model.operator:
         message = f"`{operator}` is none of the operator's choices"
         remedy = f"choices: {', '.join(model.operator) or 'none; declare it under `operator`'}"
-        raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+        raise document.error(message, *place, "dtype", remedy=remedy)
     if set(dtypes) != set(model.operator[operator]):
         message = f"the dtype of `{item.name}` is given for {', '.join(dtypes)}"
         remedy = f"give one for each of {', '.join(model.operator[operator])}"
-        raise document.error(message, "arguments", i, "dtype", remedy=remedy)
+        raise document.error(message, *place, "dtype", remedy=remedy)
     return DtypeChoice(operator, {value: dtypes[value] for value in model.operator[operator]})
 
 
 def _check_content(
-    document: Document, item: ArgumentModel, role: str, dtypes: Sequence[str], i: int
+    document: Document,
+    item: ArgumentModel,
+    role: str,
+    dtypes: Sequence[str],
+    place: tuple[str, int],
 ) -> None:
     read, written = role in ("input", "inout"), role in ("output", "inout")
     floats = FLOAT_DTYPES.issuperset(dtypes)
     if item.fill is not None and (item.shape is None or not read):
         what = "a scalar" if item.shape is None else f"of role {role}"
         message, key = f"`{item.name}` is {what}: nothing fills it", "fill"
-        remedy = "delete `fill`"
+        remedy = "write `zeroed: true` for zeros" if role == "scratch" else "delete `fill`"
     elif item.extreme is not None and not (read and item.shape and floats):
         message, key = f"`{item.name}` has no extreme inputs", "extreme"
         remedy = "`extreme` is for an input array of floating-point numbers: delete it"
@@ -365,7 +380,7 @@ def _check_content(
         remedy = "`idle` is for arrays of role input, output or inout: delete it"
     else:
         return
-    raise document.error(message, "arguments", i, key, remedy=remedy)
+    raise document.error(message, *place, key, remedy=remedy)
 
 
 def _workloads(

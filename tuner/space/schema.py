@@ -322,6 +322,11 @@ class SpaceModel(StrictModel):
     launch: list[LaunchModel] = Field(
         default=[], description="a list of launches, `[{kernel: f, grid: [T], block: [64]}]`"
     )
+    scratch: list[ArgumentModel] = Field(
+        default=[],
+        description="memory that the launches take after the arguments, and the baseline does not, "
+        "`[{name: partial, dtype: float32, shape: [splits, T]}]`",
+    )
     limits: LimitsModel = Field(default=LimitsModel(), description="limits, `{max_registers: 128}`")
     tolerance: dict[str, ToleranceModel] = Field(
         default={},

@@ -16,7 +16,7 @@ from tuner.space.yaml import Document, parse
 # What belongs to the refactoring. All else says what the kernel is and how it is judged.
 OWN_SECTIONS = (
     *("parameters", "derived", "constraints", "prune", "default", "suggestions", "launch"),
-    "limits",
+    *("scratch", "limits"),
 )
 # The default is what the refactoring is worth without a search.
 NEEDED_SECTIONS = ("parameters", "default", "launch")
@@ -43,7 +43,7 @@ def merge_sections(original: Document, answer: Document, path: Path, template: s
             is_path and _paths(key, original) == _paths(key, answer)
         ):
             if key == "arguments":
-                remedy = "they are the user's; scratch is a `__device__` array of the template"
+                remedy = "they are the user's; yours is `scratch`, which launches take after them"
             raise answer.error(f"`{key}` has been changed", key, remedy=remedy)
     _require_no_looser_limits(original, answer)
     for key in NEEDED_SECTIONS:

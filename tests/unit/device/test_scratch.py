@@ -12,7 +12,7 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.device.base import Program
-from tuner.device.layout import ALIGNMENT, GUARD_BYTES, lay_out
+from tuner.device.layout import ALIGNMENT, GUARD_BYTES, ChosenScratch, lay_out
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
 from tuner.model.kernel import MOST_SCRATCH_BYTES, KernelSpec, Workload
@@ -61,10 +61,14 @@ def bench() -> Iterator[Bench]:
     device.close()
 
 
+def partial(splits: int) -> dict[str, ChosenScratch]:
+    return {"partial": ("partial", (splits, 32), None)}
+
+
 def test_configs_differ_in_the_size_of_scratch_and_in_nothing_else(bench: Bench) -> None:
     rooms = {"partial": 4 * 4 * 32}
     small, large = (
-        lay_out(bench.spec, WORKLOAD.values, scratch={"partial": (splits, 32)}, rooms=rooms)
+        lay_out(bench.spec, WORKLOAD.values, scratch=partial(splits), rooms=rooms)
         for splits in (1, 4)
     )
     assert small.total_bytes == large.total_bytes
@@ -83,7 +87,7 @@ def test_an_array_by_pages_ends_with_its_room_whatever_its_size(bench: Bench) ->
             bench.spec,
             WORKLOAD.values,
             by_pages=True,
-            scratch={"partial": (splits, 32)},
+            scratch=partial(splits),
             rooms=rooms,
         )
         for splits in (1, 4)
@@ -98,7 +102,7 @@ def test_an_array_by_pages_ends_with_its_room_whatever_its_size(bench: Bench) ->
 def test_each_config_is_right_whichever_was_there_before(bench: Bench) -> None:
     for splits in (1, 4, 2, 1):
         program = bench.program(splits)
-        assert dict(program.scratch) == {"partial": (splits, 32)}
+        assert program.scratch == (partial(splits)["partial"],)
         outcome = bench.evaluator.device.verify(program)
         assert outcome.status is Status.CORRECT, outcome.reason
 

@@ -80,7 +80,7 @@ def test_a_launch_on_a_gpu_takes_maps_of_the_arrays_where_they_lie(
     spec = load_definition(FOLDER / "tiled_gemm.yaml").spec
     names = {**WORKLOAD.values, "depth": 64, "view": "flat", "splits": 2}
     launch = spec.candidate_launches(names)[0]
-    layout = lay_out(spec, WORKLOAD.values, scratch={"part": (2, 17, 100)})
+    layout = lay_out(spec, WORKLOAD.values, scratch={"part": ("part", (2, 17, 100), None)})
 
     def noted(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
         return ctypes.create_string_buffer(f"{one.of} {address}".encode())

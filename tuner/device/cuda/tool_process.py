@@ -35,7 +35,7 @@ from tuner.device.cuda.driver import (
     call,
 )
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import Layout, Slot, lay_out
+from tuner.device.layout import ChosenScratch, Layout, Slot, lay_out
 from tuner.device.verify.verified_device import fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import WorkerError
@@ -45,7 +45,7 @@ from tuner.process.tally import note_start
 # The tool needs registers, shared memory and memory of its own.
 SHORTAGES = ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
 # Shapes that a config chose, as a program has them.
-Scratch = tuple[tuple[str, tuple[int, ...]], ...]
+Scratch = tuple[ChosenScratch, ...]
 # Drawing takes some times the memory of the arrays.
 DRAWN_TOGETHER = 4
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
@@ -208,7 +208,7 @@ def draw_arena(
     path: Path,
 ) -> Layout:
     """Write fresh inputs of a workload to a file, with outputs poisoned."""
-    layout = lay_out(spec, workload.values, scratch=dict(scratch))
+    layout = lay_out(spec, workload.values, scratch={one[0]: one for one in scratch})
     memory = HostMemory()
     verifier = Verifier(memory, spec, operators)
     verifier.open_arena(workload, layout)

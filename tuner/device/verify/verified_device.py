@@ -32,7 +32,7 @@ from tuner.device.inputs import (
     limit_extremes,
     split_kind,
 )
-from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
+from tuner.device.layout import UNCHANGED, Arena, ChosenScratch, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.accuracy import draws_of
 from tuner.device.verify.outputs import is_inexact, merge_passes, merge_peer_verdicts
@@ -75,6 +75,9 @@ class VerifiedDevice(Device):
         self._arena: Arena | None = None
         # Bytes that there are for scratch whose size a config chooses.
         self._rooms: dict[str, int] = {}
+        # What the last program that brought any on this workload brought: its place stays, so that
+        # memory is laid out seldom.
+        self._scratch: dict[str, ChosenScratch] = {}
         # Of the inputs that a search times: what a kernel takes may depend on them, as that of an
         # MoE layer does on how many experts its tokens have, so they are the same for all configs.
         self._timed_seeds: dict[Workload, int] = {}
@@ -495,12 +498,15 @@ class VerifiedDevice(Device):
         there is spoiled before the next.
         """
         workload, anew = programs[0].workload, self._opened != programs[0].workload
-        self._rooms = {} if anew else self._rooms
+        if anew:
+            self._rooms, self._scratch = {}, {}
+        scratch = largest_scratch(programs)
+        self._scratch = {name: one for name, one in scratch.items() if one[2]} or self._scratch
         layout = lay_out(
             self._spec,
             workload.values,
             by_pages=self._runner.by_pages,
-            scratch=largest_scratch(programs),
+            scratch={**self._scratch, **scratch},
             rooms=self._rooms,
         )
         with spent_on(MEMORY):

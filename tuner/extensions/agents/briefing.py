@@ -34,7 +34,7 @@ from tuner.session.records import CandidateRecord
 from tuner.session.rounds import RoundRecord, history, population
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.space.sections import NEEDED_SECTIONS, OWN_SECTIONS
+from tuner.space.sections import NEEDED_SECTIONS
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import profiles
 from tuner.tuning.progress import best_trials, mean_speedup
@@ -83,9 +83,10 @@ def stable_text(task: KernelTask) -> str:
     return prompt(
         "stable",
         task=task,
-        arguments=[_argument(one, task.spec.is_sized(one)) for one in task.spec.arguments],
+        arguments=[
+            _argument(one, task.spec.is_sized(one)) for one in task.spec.arguments if not one.added
+        ],
         workloads=_workloads(task),
-        own=OWN_SECTIONS,
         needed=NEEDED_SECTIONS,
         capability=f"{major}.{minor}",
         hardware=task.info.limits,

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tuner.extensions.agents.budget import Estimate, TokenBudget, Usage
-from tuner.extensions.agents.http_errors import (
-    RESPONSE_FORMATS,
-    Backoff,
+from tuner.extensions.agents.endpoint import (
+    FORMAT,
+    LIMIT,
+    ROLES,
+    SCHEMA,
+    STREAM,
+    TOOLS,
+    USAGE,
     Capabilities,
-    DroppedError,
     Endpoint,
     LateError,
     OversizedError,
-    Refused,
-    Temporary,
-    understand,
 )
 from tuner.extensions.agents.replies import repair_surrogates
 from tuner.model.errors import AgentError, ReplyError
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
 # No reply is longer or calls more tools; what comes after is not read.
 MOST_CHARS = 400_000
 MOST_CALLS_AT_ONCE = 64
-
-
 # A larger number of tokens is none, nor is one that would make a token this long.
 MOST_COUNT = 1 << 53
 MOST_TOKEN_CHARS = 30
@@ -46,9 +47,11 @@ MOST_TOKEN_CHARS = 30
 class Assembly:
     """A reply that is still coming in.
 
-    `pieces` counts the chunks that brought text: each is one token or more.
+    `begun` says that the server has begun to stream it. `pieces` counts the chunks that brought
+    text: each is one token or more.
     """
 
+    begun: bool = False
     finish: str = ""
     model: str = ""
     pieces: int = 0
@@ -119,6 +122,10 @@ class Assembly:
         self._take(slot, getattr(asked, "arguments", None))
 
 
+def _as_object(value: dict[str, Any]) -> object:
+    return SimpleNamespace(**value)
+
+
 def _text(value: object, name: str) -> str:
     found = getattr(value, name, None)
     return found if isinstance(found, str) else ""
@@ -157,30 +164,29 @@ class Ask:
     schema: Mapping[str, Any] | None = None
     may_call: bool = True
 
+    def request(self, model: str, given_up: set[str]) -> dict[str, Any]:
+        messages = _merge_roles(self.messages) if ROLES in given_up else list(self.messages)
+        request: dict[str, Any] = {"model": model, "messages": messages}
+        request["stream"] = STREAM not in given_up
+        if not {STREAM, USAGE} & given_up:
+            request["stream_options"] = {"include_usage": True}
+        if self.tools and TOOLS not in given_up:
+            request["tools"] = [
+                {"type": "function", "function": asdict(tool)} for tool in self.tools
+            ]
+            if not self.may_call:
+                request["tool_choice"] = "none"
+        if self.schema is not None and FORMAT not in given_up:
+            strict = {"name": "plan", "strict": True, "schema": dict(self.schema)}
+            request["response_format"] = (
+                {"type": "json_object"}
+                if SCHEMA in given_up
+                else {"type": "json_schema", "json_schema": strict}
+            )
+        return request
 
-def _build(ask: Ask, model: str, can: Capabilities) -> dict[str, Any]:
-    messages = _with_plain_roles(ask.messages) if can.plain_roles else list(ask.messages)
-    request: dict[str, Any] = {"model": model, "messages": messages, "stream": can.stream}
-    if can.stream and can.stream_options:
-        request["stream_options"] = {"include_usage": True}
-    if can.tools and ask.tools:
-        request["tools"] = [{"type": "function", "function": asdict(tool)} for tool in ask.tools]
-        if not ask.may_call:
-            request["tool_choice"] = "none"
-    if ask.schema is not None and can.response_format != RESPONSE_FORMATS[-1]:
-        request["response_format"] = {"type": can.response_format}
-        if can.response_format == RESPONSE_FORMATS[0]:
-            strict = {"name": "plan", "strict": True, "schema": dict(ask.schema)}
-            request["response_format"]["json_schema"] = strict
-    return request
 
-
-def _prompt_chars(request: Mapping[str, Any]) -> int:
-    counted = [request["messages"], request.get("tools"), request.get("response_format")]
-    return len(json.dumps(counted, ensure_ascii=False))
-
-
-def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _merge_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Merge neighbours that a user wrote, the system's text among them.
 
     The chat templates of some open models know no system message and want roles to alternate.
@@ -195,6 +201,11 @@ def _with_plain_roles(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return merged
 
 
+def _prompt_chars(request: Mapping[str, Any]) -> int:
+    counted = [request["messages"], request.get("tools"), request.get("response_format")]
+    return len(json.dumps(counted, ensure_ascii=False))
+
+
 # A reply that is still coming in after so long ends there, however little comes at a time.
 LONGEST_REPLY_S = 3600.0
 # How long the count of tokens is waited for once a reply has ended.
@@ -205,8 +216,13 @@ CHECK_TIMEOUT_S = 20.0
 MOST_MODELS = 2000
 MOST_NAME_CHARS = 200
 
-# What servers without a list of models answer.
-_NO_LIST = (404, 405, 501)
+JSON = "application/json"
+# What servers answer that mind a parameter, and those that have no list of models.
+_REFUSING = (400, 422, 501)
+_NO_LIST = (*_REFUSING, 404, 405)
+# OpenAI's code, and llama.cpp's type.
+_TOO_LONG = ("context_length_exceeded", "exceed_context_size_error")
+_UNKNOWN_PARAMETER = ("unsupported_parameter", "unknown_parameter")
 
 
 class ToolsRefusedError(Exception):
@@ -232,7 +248,7 @@ class Completion:
     reasoning: str
 
 
-# Hears of every failed try: what happened, what it used all the same and what that cost.
+# Hears of every failed request: what happened, what it used all the same and what that cost.
 Failed = Callable[[str, Usage | None, float | None], None]
 
 
@@ -241,18 +257,20 @@ class ChatClient:
     """Ask one model; what the server turned out not to take is remembered.
 
     `timeout_s` is the longest silence that is waited through, `longest_s` what a whole reply takes.
+    Where no reply begins, the SDK asks again, `retries` times; where one breaks off, this client
+    does, each time after `pause_s` more.
     """
 
     endpoint: Endpoint
     model: str
     budget: TokenBudget
     timeout_s: float = 300.0
-    backoff: Backoff = field(default_factory=Backoff)
-    sleep: Callable[[float], None] = time.sleep
+    retries: int = 3
+    pause_s: float = 1.0
     longest_s: float = LONGEST_REPLY_S
     capabilities: Capabilities = field(default_factory=Capabilities)
     _estimate: Estimate = field(default_factory=Estimate)
-    _made: tuple[OpenAI, ReplyGuard] | None = field(default=None, repr=False)
+    _opened: tuple[OpenAI, ReplyGuard] | None = field(default=None, repr=False)
 
     def complete(self, ask: Ask, failed: Failed) -> Completion:
         """Get one whole reply.
@@ -261,22 +279,27 @@ class ChatClient:
         conversation that is too long for the model, `ToolsRefusedError` once for a server
         without tools, and `AgentError` where no reply can be had.
         """
-        failures, broken = 0, _transport_errors()
+        broken_off = 0
         while True:
-            request = _build(ask, self.model, self.capabilities)
+            request = ask.request(self.model, self.capabilities.given_up)
             most = self.budget.allow(self._estimate.tokens(_prompt_chars(request)))
             if most is not None:
-                request[self.capabilities.limit] = min(most, self.capabilities.ceiling)
+                limit = "max_tokens" if LIMIT in self.capabilities.given_up else LIMIT
+                request[limit] = min(most, self.capabilities.ceiling)
             assembly, began_s = Assembly(), time.monotonic()
             try:
                 self._receive(request, assembly, most)
-            except broken as error:
-                started = assembly.chars > 0
-                usage = self._usage_of(request, assembly, most) if started else None
+            except _transport_errors() as error:
+                usage = self._usage_of(request, assembly, most) if assembly.chars else None
                 cost = None if usage is None else self.budget.spend(usage)
-                problem = understand(error, self.endpoint, self.model, started=started)
-                text = problem.message if isinstance(problem, AgentError) else problem.text
-                failed(text, usage, cost)
+                failed(self.endpoint.describe(error), usage, cost)
+                if _is_refusal(error):
+                    self._ask_otherwise(error, request)
+                    continue
+                broken_off += 1
+                if not _breaks_off(error, assembly) or broken_off > self.retries:
+                    raise self._give_up(error) from error
+                time.sleep(self.pause_s * broken_off)
             else:
                 usage = self._usage_of(request, assembly, most)
                 self.capabilities.taken |= request.keys()
@@ -296,10 +319,6 @@ class ChatClient:
                     refusal=assembly.text("refusal"),
                     reasoning=assembly.text("reasoning"),
                 )
-            had_tools = self.capabilities.tools
-            failures = self._recover(problem, request, failures)
-            if had_tools and not self.capabilities.tools:
-                raise ToolsRefusedError
 
     def check(self) -> None:
         """Ask the server for its models, which costs nothing.
@@ -307,30 +326,19 @@ class ChatClient:
         Raises `AgentError` where there is no server, where it refuses the key and where it lists
         models without this one. Servers that have no list pass.
         """
-        failures, broken = 0, _transport_errors()
-        while True:
-            try:
-                openai, guard = self._server()
-                # Silence is told before slowness.
-                with guard.reply(2 * CHECK_TIMEOUT_S, streamed=False):
-                    answer = openai.get(
-                        "/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S}
-                    )
-                return self._check_model(answer)
-            except broken as error:
-                if getattr(error, "status_code", None) in _NO_LIST:
-                    return None
-                problem = understand(error, self.endpoint, self.model, started=False)
-            if isinstance(problem, Refused):
-                return None
-            failures += 1
-            self._wait(failures, problem)
-
-    def _check_model(self, answer: object) -> None:
+        try:
+            server, guard = self._open()
+            # Silence is told before slowness.
+            with guard.reply(2 * CHECK_TIMEOUT_S * (self.retries + 1), streamed=False):
+                answer = server.get("/models", cast_to=object, options={"timeout": CHECK_TIMEOUT_S})
+        except _transport_errors() as error:
+            if getattr(error, "status_code", None) in _NO_LIST:
+                return
+            raise self._give_up(error) from error
         data = answer.get("data") if isinstance(answer, Mapping) else None
         models = data if isinstance(data, list) else []
-        named = [one.get("id") for one in models if isinstance(one, Mapping)]
-        names = [n for n in named if isinstance(n, str) and len(n) <= MOST_NAME_CHARS]
+        listed = [model.get("id") for model in models if isinstance(model, Mapping)]
+        names = [n for n in listed if isinstance(n, str) and len(n) <= MOST_NAME_CHARS]
         # Ollama lists `name:latest` for what answers to `name`.
         if not names or self.model in names or f"{self.model}:latest" in names:
             return
@@ -342,30 +350,31 @@ class ChatClient:
             ),
         )
 
-    def _server(self) -> tuple[OpenAI, ReplyGuard]:
-        if self._made is None:
+    def _open(self) -> tuple[OpenAI, ReplyGuard]:
+        if self._opened is None:
             from openai import DefaultHttpxClient, OpenAI, Timeout
 
             from tuner.extensions.agents.reply_limits import MOST_REDIRECTS, ReplyGuard
 
             guard = ReplyGuard()
             client = DefaultHttpxClient(event_hooks=guard.hooks, max_redirects=MOST_REDIRECTS)
-            made = OpenAI(
+            server = OpenAI(
                 api_key=self.endpoint.key or "none",  # the client insists on one
                 base_url=self.endpoint.url,
                 timeout=Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S),
-                max_retries=0,
+                max_retries=self.retries,
                 http_client=client,
                 # Minutes pass between two rounds, and forked children would inherit the socket.
                 default_headers={"Connection": "close", "Accept-Encoding": "identity"},
             )
-            self._made = made, guard
-        return self._made
+            self._opened = server, guard
+        return self._opened
 
     def _receive(self, request: dict[str, Any], assembly: Assembly, left: int | None) -> None:
         """Read a reply as far as it may go; `left` is how many tokens the budget has for it."""
-        openai, guard = self._server()
-        create = openai.chat.completions.create
+        server, guard = self._open()
+        create = server.chat.completions.create
+        most = request.get(LIMIT, request.get("max_tokens"))
         try:
             with guard.reply(self.longest_s, streamed=request["stream"]):
                 if not request["stream"]:
@@ -373,36 +382,28 @@ class ChatClient:
                     assembly.finish = "length" if assembly.full else assembly.finish
                     return
                 with create(**request) as stream:
-                    self._listen(stream, guard, request, assembly, left)
+                    assembly.begun = True
+                    if JSON in stream.response.headers.get("content-type", ""):
+                        # The server sends the whole reply although it was asked for a stream.
+                        self.capabilities.given_up.add(STREAM)
+                        whole = json.loads(stream.response.read(), object_hook=_as_object)
+                        assembly.add(whole)
+                    for chunk in stream:
+                        ended = bool(assembly.finish)
+                        assembly.add(chunk)
+                        if assembly.finish and not ended:
+                            guard.hurry(min(USAGE_TIMEOUT_S, self.longest_s))
+                        # Some servers take a limit and don't keep it.
+                        over = most is not None and assembly.pieces > most
+                        spent = left is not None and self._count_written(assembly) > left
+                        if over or spent or assembly.full:
+                            assembly.finish = "length"
+                            return
                 if not assembly.finish:
-                    raise DroppedError
-        except LateError:
-            if not assembly.chars:
-                raise
-            assembly.finish = assembly.finish or "length"
-
-    def _listen(
-        self,
-        stream: Iterable[object],
-        guard: ReplyGuard,
-        request: Mapping[str, Any],
-        assembly: Assembly,
-        left: int | None,
-    ) -> None:
-        most = request.get(self.capabilities.limit)
-        try:
-            for chunk in stream:
-                ended = bool(assembly.finish)
-                assembly.add(chunk)
-                if assembly.finish and not ended:
-                    guard.hurry(min(USAGE_TIMEOUT_S, self.longest_s))
-                # Some servers take a limit and don't keep it.
-                over = most is not None and assembly.pieces > most
-                spent = left is not None and self._count_written(assembly) > left
-                if over or spent or assembly.full:
-                    assembly.finish = "length"
-                    return
-        except _transport_errors():
+                    raise ValueError("it ended early")
+        except _transport_errors() as error:
+            if isinstance(error, LateError) and assembly.chars:
+                assembly.finish = assembly.finish or "length"
             if not assembly.finish:  # else only the usage is missing
                 raise
 
@@ -424,56 +425,64 @@ class ChatClient:
             self._estimate.tokens(chars), 0, written if left is None else min(written, left)
         )
 
-    def _recover(
-        self, problem: Refused | Temporary | AgentError, request: Mapping[str, Any], failures: int
-    ) -> int:
-        """Ask otherwise or wait; return how many requests failed that may succeed as they are."""
-        if isinstance(problem, Refused):
-            self._ask_otherwise(problem, request)
-            return failures
-        failures += 1
-        # llama.cpp's forks answer 500 to a parameter that they do not know.
-        crashed = isinstance(problem, Temporary) and problem.crashed
-        again = crashed and failures >= self.backoff.tries - 1
-        if not (again and self.capabilities.give_up_next(request)):
-            self._wait(failures, problem)
-        return failures
-
-    def _ask_otherwise(self, problem: Refused, request: Mapping[str, Any]) -> None:
-        answered = bool(self.capabilities.taken)
-        if not problem.too_long and self.capabilities.give_up(problem, request):
+    def _ask_otherwise(self, error: Any, request: Mapping[str, Any]) -> None:
+        """Give up what the server minds; raise where nothing of the request is left to give up."""
+        # `tools[0].function.parameters` is about the tools.
+        named = re.split(r"[.\[]", error.param)[0] if isinstance(error.param, str) else ""
+        too_long = error.code in _TOO_LONG or error.type in _TOO_LONG
+        unknown = error.code in _UNKNOWN_PARAMETER
+        had_tools = TOOLS not in self.capabilities.given_up
+        if not too_long and self.capabilities.give_up(named, request, unknown=unknown):
+            if had_tools and TOOLS in self.capabilities.given_up:
+                raise ToolsRefusedError
             return
         # What answered before refuses this conversation, not the way it is asked.
-        if problem.too_long or answered:
+        if too_long or self.capabilities.taken:
             raise ReplyError(
                 "the server refuses the conversation, which may be too long for the model: "
-                f"{problem.text}",
+                f"{self.endpoint.describe(error)}",
                 remedy="use a model with a longer context",
             )
-        raise AgentError(problem.text, remedy="the server refuses the plainest request")
+        raise self._give_up(error)
 
-    def _wait(self, failures: int, problem: Temporary | AgentError) -> None:
-        if isinstance(problem, AgentError):
-            raise problem
-        if failures >= self.backoff.tries:
-            raise AgentError(
-                f"no reply after {failures} tries: {problem.text}",
-                remedy="check that the server runs, and OPENAI_BASE_URL",
-            )
-        self.sleep(self.backoff.wait_s(failures, problem))
+    def _give_up(self, error: Exception) -> AgentError:
+        text = self.endpoint.describe(error)
+        if getattr(error, "code", None) == "model_not_found":
+            text = f"there is no model {self.model!r}: {text}"
+        elif _may_pass(error):
+            text = f"no reply after {self.retries + 1} tries: {text}"
+        return AgentError(text, remedy=self.endpoint.remedy(error))
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
     import httpx2
     import openai
 
-    return (
-        openai.OpenAIError,
-        httpx2.HTTPError,
-        DroppedError,
-        LateError,
-        OversizedError,
-        # What is sent is no JSON, or no UTF-8, or has too many digits or brackets.
-        ValueError,
-        RecursionError,
-    )
+    # What is sent is no JSON, or no UTF-8, or has too many digits or brackets.
+    unreadable = (ValueError, RecursionError)
+    return (openai.OpenAIError, httpx2.HTTPError, LateError, OversizedError, *unreadable)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Say whether the server minds the request as it is; some say so in place of a chunk."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code in _REFUSING
+    return isinstance(error, openai.APIError) and isinstance(error.param, str)
+
+
+def _may_pass(error: Exception) -> bool:
+    status = getattr(error, "status_code", None)
+    if status is None:
+        return not isinstance(error, LateError)
+    return status in (408, 409, 429) or status >= 500
+
+
+def _breaks_off(error: Exception, assembly: Assembly) -> bool:
+    """Say whether a reply had begun: what comes before that, the SDK has retried."""
+    import openai
+
+    if isinstance(error, LateError | openai.APIStatusError):
+        return False
+    return assembly.begun or not isinstance(error, openai.APIConnectionError)

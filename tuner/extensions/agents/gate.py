@@ -106,6 +106,20 @@ def _require_searchable(space: SearchSpace, path: Path) -> None:
         )
 
 
+def require_same_scratch(plan: Plan, others: Iterable[Plan]) -> None:
+    """Raise `RefusedError` where scratch has the name of another candidate's and is not the same.
+
+    Programs of several candidates are compared in one memory, and exported together.
+    """
+    declared = {(a.name, o.candidate): a for o in others for a in o.spec.arguments if a.added}
+    for argument in plan.spec.arguments:
+        for (name, candidate), other in declared.items():
+            as_before = (argument.dtype, argument.zeroed) == (other.dtype, other.zeroed)
+            if argument.added and argument.name == name and not as_before:
+                was = f"{other.dtype}{', zeroed' if other.zeroed else ''}"
+                raise RefusedError(f"the scratch `{name}` is {was} in {candidate}: rename yours")
+
+
 def require_as_wide(plan: Plan, evaluator: Evaluator, user: Plan) -> None:
     """Raise `RefusedError` where a candidate leaves out a size that the user's own space serves.
 

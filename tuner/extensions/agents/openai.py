@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.budget import TokenBudget, Usage
 from tuner.extensions.agents.client import Ask, ChatClient, ToolsRefusedError
-from tuner.extensions.agents.http_errors import Backoff, Endpoint
+from tuner.extensions.agents.endpoint import TOOLS, Endpoint
 from tuner.extensions.agents.prompts import own_sections, prompt
 from tuner.extensions.agents.replies import (
     MEANINGS,
@@ -50,7 +49,7 @@ class Dialogue:
 
     @property
     def has_tools(self) -> bool:
-        return bool(self._tools) and self._client.capabilities.tools
+        return bool(self._tools) and TOOLS not in self._client.capabilities.given_up
 
     def say(self, role: str, content: str) -> None:
         """Add a message; a resumed round takes the stored one."""
@@ -203,22 +202,13 @@ MOST_REPLANS = 3
 class OpenAIAgent:
     """Let a model plan and write; all its rounds share the budget and what the server can do.
 
-    `timeout_s` is the longest silence of the server that is waited through. Raises `AgentError`
-    where neither an address nor a key is known.
+    Raises `AgentError` where neither an address nor a key is known.
     """
 
     def __init__(
-        self,
-        model: str,
-        budget: TokenBudget,
-        *,
-        timeout_s: float = 300.0,
-        environ: Mapping[str, str] = os.environ,
-        backoff: Backoff | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        self, model: str, budget: TokenBudget, *, environ: Mapping[str, str] = os.environ
     ) -> None:
-        endpoint = Endpoint.of(environ)
-        self.client = ChatClient(endpoint, model, budget, timeout_s, backoff or Backoff(), sleep)
+        self.client = ChatClient(Endpoint.of(environ), model, budget)
 
     @property
     def name(self) -> str:

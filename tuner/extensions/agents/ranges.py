@@ -118,7 +118,7 @@ def _cost(name: str, value: Value, seen: Sequence[Observed]) -> str:
         middle = geometric_mean(
             median(map(time_of, f)) / time_of(one.correct[0]) for one, f in timed
         )
-        figures = f" {times(best)} {times(middle)}"
+        figures = f" x{best:.2f}/{middle:.2f}"
     failed = Counter(trial.status for trial in tried if trial.status is not Status.CORRECT)
     lost = f" ({', '.join(f'{n} {status}' for status, n in failed.items())})" if failed else ""
     return f"{format_value(value)}{figures} of {len(tried)}{lost}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from tuner.extensions.agents.http_errors import LateError, OversizedError
+from tuner.extensions.agents.endpoint import LateError, OversizedError
 
 # Of one event of a stream, and of a reply that is read as a whole: what a reply may have of
 # characters, each of them escaped.
@@ -71,6 +71,8 @@ class ReplyGuard:
         return timer
 
     def _watch(self, request: httpx2.Request) -> None:
+        if self._problem is not None:  # the SDK asks again, which takes time of the same reply
+            raise self._problem
         request.extensions = {**request.extensions, "trace": self._trace}
 
     def _trace(self, event: str, info: Mapping[str, Any]) -> None:

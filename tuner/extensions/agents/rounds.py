@@ -12,6 +12,7 @@ from tuner.extensions.agents.gate import (
     RefusedError,
     read_draft,
     require_as_wide,
+    require_same_scratch,
     try_default,
     validate_candidate,
 )
@@ -219,6 +220,7 @@ class Rounds:
                 written = conversation.repair(problems[-1]) if problems else conversation.refactor()
                 folder = attempt_folder(session, number, attempt, answer)
                 plan = read_draft(written, self._plan, folder, name)
+                require_same_scratch(plan, self._candidates.plans)
                 self._progress.announce(
                     "candidate", note=f"round {asked.label}: checking what was written"
                 )

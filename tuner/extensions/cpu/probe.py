@@ -53,12 +53,11 @@ class Probe:
         environment: Mapping[str, str],
         timeout_s: float,
     ) -> None:
-        arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in spec.arguments)
+        users = [a for a in spec.arguments if not a.added]
+        arguments = tuple(a if a.is_scalar else replace(a, role="inout") for a in users)
         self._spec = replace(spec, arguments=arguments)
         self._reference, self._workload = reference, workload
-        self._written = [
-            a.name for a in spec.arguments if a.role in ("output", "scratch") and not a.zeroed
-        ]
+        self._written = [a.name for a in users if a.role in ("output", "scratch") and not a.zeroed]
         self._layout = lay_out(self._spec, workload.values, by_pages=True)
         self._rooms: dict[str, int] = {}
         self._memory = SharedMemory()

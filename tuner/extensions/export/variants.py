@@ -14,7 +14,7 @@ from tuner.dispatch.table import SessionDispatch
 from tuner.extensions.export.cpp import SCALAR_TYPES, cpp_name
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression, Value
-from tuner.model.kernel import Argument, KernelSpec, LaunchSpec
+from tuner.model.kernel import Argument, KernelSpec, LaunchSpec, name_arguments
 from tuner.model.trial import INITIAL
 from tuner.source import hide_host_code, parse_source, read_source
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, SourceFile
@@ -41,6 +41,9 @@ class CallerScalar:
     def is_default(self) -> str:
         """Write the condition that the caller passed the default."""
         return f"({self.name} == {self.default})"
+
+
+_NOTHING = Expression.parse("0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +84,21 @@ def exported_variants(
     yield ExportedVariant(0, "the baseline", source, tuple(spec.baseline), in_baseline)
     for number, kernel in enumerate(dispatch.table.kernels, start=1):
         reach, source = dispatch.applicability(kernel), with_own_headers(kernel.source)
+        added = [one for one in spec.arguments if one.added]
+        users = [one for one in spec.arguments if not one.added]
+        launches = name_arguments(reach.launches, users) if added else tuple(reach.launches)
         yield ExportedVariant(
             number,
             str(kernel.variant),
             source,
-            tuple(reach.launches),
-            find_fixed(source, reach.launches, reach.choices),
+            launches,
+            find_fixed(source, launches, reach.choices),
             tuple(reach.conditions),
             tuple(tuple(zip(reach.written, one, strict=True)) for one in reach.shapes)
             if reach.written
             else (),
             reach.static_bytes,
-            reach.scratch,
+            {**{one.name: (_NOTHING,) for one in added}, **reach.scratch},
             kernel.variant.candidate,
         )
 

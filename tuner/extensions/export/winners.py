@@ -66,6 +66,7 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
             dispatch = SessionDispatch(session, choice or own)
         except SessionError as error:
             raise SessionError(error.message, path=directory, remedy=error.remedy) from error
+    spec = spec.with_added(dispatch.added_scratch)
     recorded = manifest.config.device.startswith("recorded")
     created = manifest.created.partition("T")[0]
     measured = Measured(

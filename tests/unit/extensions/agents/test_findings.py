@@ -86,18 +86,17 @@ def test_each_value_has_its_best_and_median_time_over_all_trials_and_its_failure
     seen = [Observed.of(w, grid(small, w, time_of)) for w in (FEW, MANY)]
     told = dict(value_costs(small.space, seen))
     assert (
-        told["items"]
-        == "1 x1.00 x1.00 of 16; 2 x2.00 x2.00 of 16; 4 x4.00 x4.00 of 16 (8 incorrect)"
+        told["items"] == "1 x1.00/1.00 of 16; 2 x2.00/2.00 of 16; 4 x4.00/4.00 of 16 (8 incorrect)"
     )
-    assert told["block"].startswith("64 x1.10 x2.10 of 12 (2 incorrect); 128 x1.00 x2.00")
-    assert told["fast"] == "false x1.00 x2.00 of 24; true x1.00 x1.55 of 24 (8 incorrect)"
+    assert told["block"].startswith("64 x1.10/2.10 of 12 (2 incorrect); 128 x1.00/2.00")
+    assert told["fast"] == "false x1.00/2.00 of 24; true x1.00/1.55 of 24 (8 incorrect)"
 
 
 def test_a_value_that_nobody_tried_costs_nothing_and_a_lone_one_is_not_told(small):
     trials = [small.trial(FEW, 9.0, block=64, items=items, fast=True) for items in (1, 2)]
     trials.append(small.trial(FEW, None, block=64, items=4, fast=True))
     (told,) = value_costs(small.space, [Observed.of(FEW, trials)])
-    assert told == ("items", "1 x1.00 x1.00 of 1; 2 x1.00 x1.00 of 1; 4 of 1 (1 incorrect)")
+    assert told == ("items", "1 x1.00/1.00 of 1; 2 x1.00/1.00 of 1; 4 of 1 (1 incorrect)")
 
 
 def test_one_config_for_all_sizes_costs_and_the_axis_is_named(small):

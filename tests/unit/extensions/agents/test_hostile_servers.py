@@ -20,9 +20,9 @@ import pytest
 from hostile_server import GIB, MIB, Bytes, HostileServer, chunk, filled, head
 from slow import mostly_slow
 
-from tuner.extensions.agents.budget import TokenBudget
+from tuner.extensions.agents.budget import TokenBudget, Usage
 from tuner.extensions.agents.client import MOST_CALLS_AT_ONCE, Ask, ChatClient, Completion
-from tuner.extensions.agents.http_errors import Backoff, Endpoint
+from tuner.extensions.agents.endpoint import ROLES, STREAM, Endpoint
 from tuner.model.errors import AgentError, BudgetError
 
 JSON = "application/json"
@@ -32,9 +32,9 @@ QUESTION = ({"role": "user", "content": "a question of thirty letters"},)
 
 
 def client(server: HostileServer, *, stream: bool = True, **options: Any) -> ChatClient:
-    fields = {"budget": TokenBudget(), "timeout_s": 5.0, "sleep": lambda _: None, **options}
-    made = ChatClient(Endpoint(server.url), "m", backoff=Backoff(2), **fields)
-    made.capabilities.stream = stream
+    fields = {"budget": TokenBudget(), "timeout_s": 5.0, "retries": 1, "pause_s": 0.0, **options}
+    made = ChatClient(Endpoint(server.url), "m", **fields)
+    made.capabilities.given_up |= set() if stream else {STREAM}
     return made
 
 
@@ -103,7 +103,7 @@ def test_of_an_error_without_an_end_the_beginning_is_read(
 
     with HostileServer(answer) as server, pytest.raises(AgentError, match=said) as caught:
         asking = client(server, stream=False)
-        asking.capabilities.plain_roles = True
+        asking.capabilities.given_up.add(ROLES)
         complete(asking)
     assert len(str(caught.value)) < 1000
     assert len(server.requests) == requests
@@ -163,7 +163,7 @@ def test_a_byte_now_and_then_is_not_listened_to_for_ever(
 ) -> None:
     with HostileServer(answer) as server:
         asking = client(server, stream=stream, longest_s=0.3)
-        asking._server()  # which takes long to load
+        asking._open()  # which takes long to load
         began_s = time.monotonic()
         with pytest.raises(AgentError, match=r"had not ended its reply after 0\.3 s"):
             complete(asking)
@@ -212,6 +212,20 @@ def test_a_connection_through_a_proxy_is_cut_as_well(monkeypatch: pytest.MonkeyP
         asking.endpoint = Endpoint("http://model.invalid/v1")
         complete(asking)
     assert "http://model.invalid/v1/chat/completions" in proxy.requests[0]
+
+
+def test_a_whole_reply_in_place_of_a_stream_is_read_with_its_count_of_tokens() -> None:
+    call = {"id": "i", "type": "function", "function": {"name": "render", "arguments": "{}"}}
+    choice = {"message": {"content": "ok", "tool_calls": [call]}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 31, "completion_tokens": 7}
+    whole = json.dumps({"choices": [choice], "usage": usage}).encode()
+    with HostileServer(lambda *_: iter([head(200, JSON), whole])) as server:
+        asking = client(server)
+        completions = [complete(asking), complete(asking)]
+    assert [reply.request["stream"] for reply in completions] == [True, False]
+    for reply in completions:
+        assert (reply.message["content"], reply.message["tool_calls"]) == ("ok", [call])
+        assert reply.usage == Usage(31, 0, 7)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -368,7 +382,7 @@ def test_an_odd_error_is_told_like_another(
 ) -> None:
     told = pytest.raises(AgentError, match=f"answered {status}")
     with HostileServer(lambda *_: iter([head(status, JSON, *more), error])) as server, told:
-        complete(client(server, sleep=lambda wait_s: time.sleep(wait_s / 1e9)))
+        complete(client(server, retries=0))
 
 
 def test_no_command_to_a_terminal_is_passed_on() -> None:
@@ -391,7 +405,7 @@ def names(count: int, chars: int) -> Callable[[str, bytes], Bytes]:
 def test_a_long_list_of_models_takes_no_long_time(count: int, chars: int) -> None:
     with HostileServer(names(count, chars)) as server:
         asking = client(server)
-        asking._server()
+        asking._open()
         began_s = time.monotonic()
         try:
             asking.check()

@@ -14,11 +14,16 @@ from types import ModuleType
 
 import kept
 import pytest
+from dispatch_sample import comparison
 from operator_sessions import write_session_of
 
 from tuner.extensions.export.dispatch import export_dispatch
 from tuner.extensions.export.packages import export_package
 from tuner.extensions.export.winners import winners_of
+from tuner.model.config import Config
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Variant
+from tuner.session.session import Session
 
 DATA = Path(__file__).parent / "data"
 SPACE = Path(__file__).parents[3] / "support" / "weighted_sum" / "weighted_sum.yaml"
@@ -91,17 +96,17 @@ def test_the_header_encodes_the_maps_and_passes_over_shapes_that_have_none(
 
 
 @pytest.fixture
-def packaged(tmp_path: Path, compiler) -> Callable[[Path], ModuleType]:
+def packaged(tmp_path: Path, compiler) -> Callable[..., ModuleType]:
     pytest.importorskip("torch")
 
-    def import_package(session: Path) -> ModuleType:
-        export_package([winners_of(session, None, None)], tmp_path / "out", compiler, "summed")
-        place = tmp_path / "out" / "summed" / "__init__.py"
-        found = importlib.util.spec_from_file_location("summed", place)
+    def import_package(session: Path, name: str = "summed") -> ModuleType:
+        export_package([winners_of(session, None, None)], tmp_path / "out", compiler, name)
+        place = tmp_path / "out" / name / "__init__.py"
+        found = importlib.util.spec_from_file_location(name, place)
         assert found is not None
         assert found.loader is not None
         module = importlib.util.module_from_spec(found)
-        sys.modules["summed"] = module
+        sys.modules[name] = module
         found.loader.exec_module(module)
         return module
 
@@ -155,3 +160,57 @@ def test_every_export_says_what_is_constant_and_what_has_to_be_zeros(
     assert "No launch before it that may still run writes w." in text
     table = (tmp_path / "torch" / "summed" / "weighted_sum_table.py").read_text()
     assert 'Array("done", "int32", "scratch", zeroed=True)' in table
+
+
+@pytest.fixture
+def added(tmp_path: Path) -> Path:
+    """Write a session whose second candidate brought along what the user's file doesn't have."""
+    text = SPACE.read_text("utf-8")
+    arrays = re.findall(r"  - \{name: (?:partial|done),.*\n", text)
+    whole = text.replace("".join(arrays), "")
+    scratch = "scratch:\n" + "".join(arrays).replace(", role: scratch", "")
+    kernel = "  - {kernel: weighted_sum, grid: [T], block: [32], arguments: [out, x, w, K]}\n"
+    users = re.sub(
+        r"parameters:.*?tolerance",
+        f"""\
+parameters: {{width: [32]}}
+default: {{width: 32}}
+launch:
+{kernel}tolerance""",
+        whole,
+        flags=re.S,
+    )
+    project = tmp_path / "project"
+    shutil.copytree(SPACE.parent, project)
+    (project / "weighted_sum.yaml").write_text(users)
+    (project / "weighted_sum.cu.j2").write_text(
+        (project / "weighted_sum.cu").read_text().replace("k += 32", "k += @{ width }@")
+    )
+    folder = write_session_of(tmp_path / "two", project / "weighted_sum.yaml", {})
+    won = Variant("r1", Config.of({"splits": 2, "threads": 32, "finish": "launch"}))
+    with Session.open(folder) as session:
+        template = (SPACE.parent / "weighted_sum.cu.j2").read_text("utf-8")
+        session.add_candidate("r1", template, whole + scratch, INITIAL)
+        first = Workload.of({"T": 5, "K": 1024})
+        session.record_comparison(comparison(first, {won: 5.0}))
+    return folder
+
+
+def test_what_a_candidate_brought_along_is_in_every_export_and_in_no_other_variant(
+    added: Path, tmp_path: Path, packaged, compiler
+) -> None:
+    table = packaged(added, "added").OPERATORS["weighted_sum"].table
+    sizes = {one.scratch_bytes(5, 1024) for one in table.variants}
+    assert sizes == {(0, 0), (256, 20)}
+    names = [one.name for one in table.order]
+    assert names == ["out", "x", "w", "T", "K", "partial", "done"]
+    taken = [[names[at] for at in v.launches(5, 1024, None)[0].arguments] for v in table.variants]
+    assert sorted(taken) == [
+        ["out", "partial", "done", "x", "w", "K"],
+        ["out", "x", "w", "K"],
+    ]
+    export_dispatch(added, tmp_path / "cpp", None, None)
+    header = (tmp_path / "cpp" / "weighted_sum.h").read_text()
+    assert "weighted_sum_partial_bytes" in header and "weighted_sum_done_bytes" in header
+    form = "flashinfer-trace"
+    export_package([winners_of(added, None, None)], tmp_path / "trace", compiler, "one", form)

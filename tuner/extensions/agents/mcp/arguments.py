@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
@@ -18,7 +17,7 @@ from tuner.extensions.agents.mcp_agent import Submission
 from tuner.extensions.agents.replies import KNOWN_METRICS, MOST_EXPECTATIONS
 from tuner.extensions.agents.tools.arguments import ToolArguments, schema
 from tuner.model.errors import AgentError
-from tuner.model.settings import GivenSettings, RunSettings, offering, settings_in
+from tuner.model.settings import RunSettings, offering, settings_in
 from tuner.report.html import write_report
 from tuner.report.sections.summary import headline, verdict
 from tuner.report.terminal import json_of, results_table
@@ -26,7 +25,6 @@ from tuner.session.events import Tool
 from tuner.session.rounds import history
 from tuner.session.session import Session
 
-PLAN = ("base", "reference", "hypothesis", "change", "expectations", "insist")
 # What these hold is checked by `agent.replies`, for all agents alike.
 _Expectations = Annotated[
     list[dict[str, Any]],
@@ -47,16 +45,6 @@ _Expectations = Annotated[
         }
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class StartRequest:
-    """What a client wants started; None stands for what the server was started with."""
-
-    kernel: Path | None
-    session: Path | None
-    resume: Path | None
-    settings: GivenSettings
 
 
 @offering("mcp", rounds=Annotated[int, Field(ge=1)])
@@ -122,9 +110,8 @@ class SubmitArguments(ToolArguments):
 
     def submission(self) -> Submission:
         """Make what the run takes: the plan's fields that were given, and the answer."""
-        given = {name: getattr(self, name) for name in PLAN}
-        plan = json.dumps({name: value for name, value in given.items() if value is not None})
-        return Submission(plan, AgentAnswer(self.template, self.space))
+        plan = self.model_dump(exclude={"template", "space"}, exclude_none=True)
+        return Submission(json.dumps(plan), AgentAnswer(self.template, self.space))
 
 
 class StatusArguments(ToolArguments):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
@@ -26,6 +26,7 @@ from tuner.extensions.agents.mcp.arguments import (
     BriefingArguments,
     FinishArguments,
     StartArguments,
+    StatusArguments,
     SubmitArguments,
 )
 from tuner.extensions.agents.mcp.session_runner import ServedRun, SessionRunner
@@ -91,26 +92,24 @@ class Service:
     async def _call(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
+        name, arguments = params.name, params.arguments or {}
+        leading: dict[str, Callable[..., Awaitable[types.CallToolResult]]] = {
+            "start": self._start,
+            "status": self._status,
+            "briefing": self._briefing,
+            "submit": self._submit,
+            "finish": self._finish,
+        }
         try:
-            result = await self._answer(context, params.name, params.arguments or {})
+            if name in LEADING:
+                given = check_arguments(LEADING[name], name, arguments)
+                result = await leading[name](context, given)
+            else:
+                result = await self._try(context, name, arguments)
         except TunerError as error:
             result = _result(str(error), failed=True)
         await self._tell_of_tools(context)
         return result
-
-    async def _answer(
-        self, context: Context, name: str, arguments: Mapping[str, Any]
-    ) -> types.CallToolResult:
-        if name not in LEADING:
-            return await self._tool(context, name, arguments)
-        given = check_arguments(LEADING[name], name, arguments)
-        if isinstance(given, StartArguments):
-            return await self._start(context, given)
-        if isinstance(given, BriefingArguments):
-            return await self._briefing(context, given)
-        if isinstance(given, SubmitArguments):
-            return await self._submit(context, given)
-        return await self._finish(context) if isinstance(given, FinishArguments) else self._status()
 
     async def _start(self, context: Context, given: StartArguments) -> types.CallToolResult:
         async with self._opening:
@@ -161,13 +160,13 @@ class Service:
         notes = "\n".join(f"- {note}" for note in run.watch.notes[noted:])
         return _result(f"{notes}\n\n{_busy(run)}")
 
-    async def _finish(self, context: Context) -> types.CallToolResult:
+    async def _finish(self, context: Context, given: FinishArguments) -> types.CallToolResult:
         run = self._runner.current
         run.handoff.finish()
         await self._until(context, run, run.handoff.turn, lambda: run.over)
         return _result_of_end(run) if run.over else _result(_busy(run, "finish"))
 
-    def _status(self) -> types.CallToolResult:
+    async def _status(self, context: Context, given: StatusArguments) -> types.CallToolResult:
         run = self._runner.current
         if run.over:
             return _result_of_end(run)
@@ -178,7 +177,7 @@ class Service:
             doing = f"now: round {question.round} waits for `submit`"
         return _result(f"{run.watch.text()}\n{doing}")
 
-    async def _tool(
+    async def _try(
         self, context: Context, name: str, arguments: Mapping[str, Any]
     ) -> types.CallToolResult:
         known = [tool.name for tool in self._runner.tools()]
@@ -188,11 +187,11 @@ class Service:
         call = run.handoff.call(name, arguments)
         call.waiting += 1
         try:
-            with anyio.move_on_after(self._wait_s):
-                seconds = 0.0
-                while not (await self._in_thread(wait_for, [call.result], SLICE_S)).done:
-                    seconds += SLICE_S
-                    await context.session.report_progress(seconds, None, f"{name} runs")
+            await self._wait(
+                context,
+                lambda: bool(wait_for([call.result], SLICE_S).done),
+                lambda: f"{name} runs",
+            )
         except anyio.get_cancelled_exc_class():
             call.waiting -= 1
             run.handoff.drop(call)
@@ -217,18 +216,24 @@ class Service:
         reached: Callable[[], bool] | None = None,
     ) -> None:
         """Wait for the next question or the end of the rounds, and no longer than is allowed."""
-        reached = reached or (lambda: run.handoff.turn > turn or run.over or run.watch.deciding)
-        with anyio.move_on_after(self._wait_s):
-            seconds = 0.0
-            while not reached():
-                await self._in_thread(run.handoff.wait, turn, SLICE_S)
-                seconds += SLICE_S
-                await context.session.report_progress(seconds, None, run.watch.line())
+        is_over = reached or (lambda: run.handoff.turn > turn or run.over or run.watch.deciding)
 
-    async def _in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
-        return await anyio.to_thread.run_sync(
-            function, *arguments, abandon_on_cancel=True, limiter=self._threads
-        )
+        def wait() -> bool:
+            return is_over() or (run.handoff.wait(turn, SLICE_S) and is_over())
+
+        await self._wait(context, wait, run.watch.line)
+
+    async def _wait(
+        self, context: Context, wait: Callable[[], bool], line: Callable[[], str]
+    ) -> None:
+        """Wait until `wait`, which sleeps a slice, says so; tell the client how far it is."""
+        seconds = 0.0
+        with anyio.move_on_after(self._wait_s):
+            while not await anyio.to_thread.run_sync(
+                wait, abandon_on_cancel=True, limiter=self._threads
+            ):
+                seconds += SLICE_S
+                await context.session.report_progress(seconds, None, line())
 
     async def _tell_of_tools(self, context: Context) -> None:
         """Tell a client that has read the list that it is another one now."""

@@ -16,7 +16,6 @@ from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.mcp.arguments import (
     Ending,
     StartArguments,
-    StartRequest,
     conclude,
     leading_tools,
     recap,
@@ -112,13 +111,13 @@ BROKEN = Ending("the run broke off; the server's standard error says why", faile
 
 
 # Runs a session from its opening to its end; what a user can do about is no exception.
-Tuning = Callable[[StartRequest, Handoff, RunWatch], Ending]
+Tuning = Callable[[StartArguments, Handoff, RunWatch], Ending]
 
 
 class ServedRun:
     """A session that is being run in its thread."""
 
-    def __init__(self, request: StartRequest, tuning: Tuning, view: Listener) -> None:
+    def __init__(self, request: StartArguments, tuning: Tuning, view: Listener) -> None:
         self.handoff = Handoff()
         self.watch = RunWatch(self.handoff, view)
         self._request, self._tuning = request, tuning
@@ -183,13 +182,9 @@ class SessionRunner:
             )
         if device.startswith(_RECORDING):
             self._inside("device", device.removeprefix(_RECORDING))
-        request = StartRequest(
-            kernel=self._inside("kernel", asked.kernel),
-            session=self._inside("session", asked.session),
-            resume=self._inside("resume", asked.resume),
-            settings=asked.settings,
-        )
-        self._run = ServedRun(request, self._tuning, self._view)
+        paths = {what: getattr(asked, what) for what in ("kernel", "session", "resume")}
+        below = {what: self._inside(what, path) for what, path in paths.items() if path}
+        self._run = ServedRun(asked.model_copy(update=below), self._tuning, self._view)
         return self._run
 
     def tools(self) -> tuple[Tool, ...]:
@@ -209,16 +204,14 @@ class SessionRunner:
         """Wait for the end of the run; tell whether it came."""
         return self._run is None or self._run.join(timeout_s)
 
-    def _inside(self, what: str, text: str) -> Path | None:
-        if not text:
-            return None
+    def _inside(self, what: str, text: str) -> str:
         path = (self._root / text).resolve()
         if not path.is_relative_to(self._root):
             raise InputError(
                 f"`{what}` is outside the folder that the server was started in: {text}",
                 remedy=f"name a path below {self._root}, or start the server with another --root",
             )
-        return path.relative_to(self._root)
+        return str(path.relative_to(self._root))
 
 
 def _catalogue() -> Sequence[Tool]:
@@ -250,7 +243,7 @@ class Defaults:
 
 
 def run_session(
-    defaults: Defaults, request: StartRequest, handoff: Handoff, watch: RunWatch
+    defaults: Defaults, request: StartArguments, handoff: Handoff, watch: RunWatch
 ) -> Ending:
     """Run a session from its opening to its end; return what stopped it instead of raising."""
     try:
@@ -263,15 +256,16 @@ def run_session(
         return Ending(f"stopped; `start` with resume goes on: {watch.session}", failed=True)
 
 
-def _run(defaults: Defaults, request: StartRequest, handoff: Handoff, watch: RunWatch) -> Ending:
-    resume = request.resume or (None if request.kernel else defaults.resume)
-    kernel = None if resume else request.kernel or defaults.kernel
+def _run(defaults: Defaults, request: StartArguments, handoff: Handoff, watch: RunWatch) -> Ending:
+    asked_kernel = Path(request.kernel) if request.kernel else None
+    resume = Path(request.resume) if request.resume else None if asked_kernel else defaults.resume
+    kernel = None if resume else asked_kernel or defaults.kernel
     if resume is None and kernel is None:
         raise InputError("no kernel is named", remedy="`start` with the path of its .cu file")
     left_out: set[str] = set()
     if resume:
         left_out = defaults.settings.keys() - {"rounds"}  # a session keeps all else
-    elif request.kernel not in (None, defaults.kernel or request.kernel):
+    elif asked_kernel not in (None, defaults.kernel or asked_kernel):
         # What the command line says of its own kernel does not fit another.
         left_out = {"space", "workloads", "operators"}
     kept = {name: value for name, value in defaults.settings.items() if name not in left_out}
@@ -281,10 +275,11 @@ def _run(defaults: Defaults, request: StartRequest, handoff: Handoff, watch: Run
     def on_open(run: OpenRun) -> None:
         watch.session, agent.recap = run.session.directory, partial(recap, run.session)
 
+    session = Path(request.session) if request.session else defaults.options.session
     sources = tuple(Path(folder) for folder in defaults.settings.get("sources", ()))
     options = replace(
         defaults.options,
-        session=None if resume else request.session or defaults.options.session,
+        session=None if resume else session,
         command=(program_name(), MCP, *([str(kernel)] if kernel else []), *words_of(stated)),
         change=partial(_require_inside, defaults.root, sources),
     )

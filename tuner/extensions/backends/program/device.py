@@ -218,8 +218,13 @@ class EvaluatorDevice(Device):
         )
 
     def _program(self, program: Program, workload: Workload) -> ProgramMessage:
-        shapes = dict(program.scratch)
+        shapes = {name: shape for name, shape, _ in program.scratch}
         taken = [a for a in self._spec.arguments if not self._spec.is_sized(a) or a.name in shapes]
+        taken += [
+            Argument(name, kind[0], role="scratch", zeroed=kind[1], added=True)
+            for name, _, kind in program.scratch
+            if kind is not None
+        ]
         return ProgramMessage(
             source=program.cubin.decode(),
             config=None if program.config is None else dict(program.config),
@@ -235,7 +240,8 @@ class EvaluatorDevice(Device):
             shared_bytes=launch.shared_bytes,
             cluster=launch.cluster,
             pdl=launch.pdl,
-            arguments=tuple(one.name for one in self._spec.taken(launch)),
+            arguments=launch.arguments
+            or tuple(one.name for one in self._spec.arguments if not one.added),
         )
 
     def _argument(

@@ -11,7 +11,7 @@ from agent_doubles import Tools
 from served_runs import ANSWER, PLAN, Call, Quiet, led, one_round, progress, text
 
 from tuner.app.plan import RunOptions
-from tuner.extensions.agents.mcp.arguments import Ending, StartRequest
+from tuner.extensions.agents.mcp.arguments import Ending, StartArguments
 from tuner.extensions.agents.mcp.session_runner import Defaults, RunWatch, run_session
 from tuner.extensions.agents.mcp_agent import Handoff
 from tuner.model.errors import InputError
@@ -108,7 +108,7 @@ def test_a_session_says_with_which_command_it_would_start_again(
     settings: GivenSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()
-    run_session(defaults, StartRequest(None, None, None, {}), seat, RunWatch(seat, Quiet()))
+    run_session(defaults, StartArguments(), seat, RunWatch(seat, Quiet()))
     words = "--time 90.0s --policy mcts --sources /cutlass"
     assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 
@@ -126,7 +126,7 @@ def test_another_session_can_follow_one_that_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
-    def broken(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
+    def broken(wish: StartArguments, seat: Handoff, watch: RunWatch) -> Ending:
         raise ZeroDivisionError
 
     async def work(call: Call) -> None:
@@ -139,9 +139,9 @@ def test_a_run_that_breaks_off_is_no_silence(tmp_path: Path) -> None:
 
 def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
     (tmp_path / "k.cu").touch()
-    wishes: list[StartRequest] = []
+    wishes: list[StartArguments] = []
 
-    def tuning(wish: StartRequest, seat: Handoff, watch: RunWatch) -> Ending:
+    def tuning(wish: StartArguments, seat: Handoff, watch: RunWatch) -> Ending:
         wishes.append(wish)
         return Ending("")
 
@@ -154,13 +154,10 @@ def test_what_the_client_wishes_reaches_the_run(tmp_path: Path) -> None:
 
     led(tmp_path, tuning, work)
     assert wishes == [
-        StartRequest(
-            Path("k.cu"),
-            Path("new/mine"),
-            None,
-            {"device": "host", "trials": 3, "rounds": 2, "workloads": ["N=1"]},
+        StartArguments(
+            kernel="k.cu", session="new/mine", device="host", trials=3, rounds=2, workloads=["N=1"]
         ),
-        StartRequest(None, None, Path("old"), {}),
+        StartArguments(resume="old"),
     ]
 
 
