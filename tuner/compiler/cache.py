@@ -82,7 +82,14 @@ class Cache:
         path = self._entries / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, _encode_result(key, result))
+            resources = {name: asdict(used) for name, used in result.resources.items()}
+            content = {
+                "lowered": dict(result.lowered),
+                "resources": resources,
+                "error": result.error,
+            }
+            body = pack(content, result.cubin)
+            atomic_write(path, (_start(key, body) + body))
             self._puts += 1
             stamp = self.directory / "compiled.pruned"
             due = self._puts % PRUNE_EVERY_PUTS == 0
@@ -112,13 +119,6 @@ class Cache:
                 return
             path.unlink(missing_ok=True)
             total -= size
-
-
-def _encode_result(key: str, result: CompileResult) -> bytes:
-    resources = {name: asdict(used) for name, used in result.resources.items()}
-    content = {"lowered": dict(result.lowered), "resources": resources, "error": result.error}
-    body = pack(content, result.cubin)
-    return _start(key, body) + body
 
 
 def _decode_result(key: str, data: bytes) -> CompileResult | None:

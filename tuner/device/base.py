@@ -126,15 +126,15 @@ class Program:
                 if not launch[name]:
                     del launch[name]
         scratch = [self.scratch] if self.scratch else []
-        known = [self.source_key, self.workload.key, launches, *scratch]
-        content = json.dumps(known, sort_keys=True)
+        parts = [self.source_key, self.workload.key, launches, *scratch]
+        content = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
 def largest_scratch(programs: Sequence[Program]) -> dict[str, tuple[int, ...]]:
     """Take the largest shape of each scratch whose shape configs choose."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in (one for program in programs for one in program.scratch):
+    for name, shape in (named_shape for program in programs for named_shape in program.scratch):
         shapes[name] = max(shape, shapes.get(name, shape), key=prod)
     return shapes
 
@@ -411,21 +411,18 @@ class CompileTarget:
     def names(self, workload: Workload) -> Mapping[str, Value]:
         """Collect, once, what constraints and launches may use besides parameters."""
         if workload not in self._names:
-            self._names[workload] = self._names_on(workload)
+            around = self.spec.surroundings_of(workload)
+            self._names[workload] = {
+                **workload.values,
+                "max_threads": self.limits.threads_per_block,
+                "max_shared_bytes": self.limits.shared_bytes_per_block,
+                "multiprocessors": self.device.multiprocessors,
+                "warp_size": self.limits.threads_per_warp,
+                "wave": self.limits.threads_per_warp,  # AMD's word for it
+                # Unless somebody has said so, it doesn't.
+                "successor_waits": around is not None and around.successor_waits,
+            }
         return self._names[workload]
-
-    def _names_on(self, workload: Workload) -> Mapping[str, Value]:
-        around = self.spec.surroundings_of(workload)
-        return {
-            **workload.values,
-            "max_threads": self.limits.threads_per_block,
-            "max_shared_bytes": self.limits.shared_bytes_per_block,
-            "multiprocessors": self.device.multiprocessors,
-            "warp_size": self.limits.threads_per_warp,
-            "wave": self.limits.threads_per_warp,  # AMD's word for it
-            # Unless somebody has said so, it doesn't.
-            "successor_waits": around is not None and around.successor_waits,
-        }
 
     def request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
         return CompileRequest(
@@ -457,7 +454,7 @@ class CompileTarget:
         if config is None or not (sized := self.spec.sized):
             return ()
         names = {**self.names(workload), **config}
-        return tuple((one.name, one.dimensions(names)) for one in sized)
+        return tuple((argument.name, argument.dimensions(names)) for argument in sized)
 
     def key(
         self,

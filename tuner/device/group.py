@@ -106,7 +106,7 @@ class DeviceGroup(ForwardingDevice):
     def __init__(self, members: Mapping[str, Device]) -> None:
         self.members = tuple(Member(name, device) for name, device in members.items())
         self.info = replace(self.members[0].device.info, members=len(members))
-        shared = frozenset.intersection(*(one.capabilities for one in members.values()))
+        shared = frozenset.intersection(*(member.capabilities for member in members.values()))
         self.capabilities = shared - {"compiler"} | {"members"}
         self.turns = Turns()
         self.reference_us: Mapping[str, float] = {}
@@ -131,10 +131,10 @@ class DeviceGroup(ForwardingDevice):
     def home(self, workload: Workload) -> int:
         """Return the number of the member that times a workload; raise `DeviceLost` for none."""
         with self._changing:
-            known = self._homes.get(workload.key)
-            if known is None:
+            home = self._homes.get(workload.key)
+            if home is None:
                 return self._choose_member()
-            number = [member.name for member in self.members].index(known.member)
+            number = [member.name for member in self.members].index(home.member)
             if self.members[number].lost:
                 self._list_members_left()  # raises: what the last one loses stays where it was
             return number
@@ -168,7 +168,7 @@ class DeviceGroup(ForwardingDevice):
             return None
         if name not in AT_HOME:
             return self._on(
-                self._choose_member, lambda one: getattr(one, name)(*arguments, **options)
+                self._choose_member, lambda device: getattr(device, name)(*arguments, **options)
             )
         timed = arguments[0]
         workload = (timed if isinstance(timed, Program) else timed[0]).workload
@@ -235,8 +235,10 @@ class DeviceGroup(ForwardingDevice):
             if home.member not in counts:
                 to = min(left, key=counts.__getitem__)
                 counts[to] += 1
-                known = {home.member, to} <= self.reference_us.keys()
-                ratio = self.reference_us[home.member] / self.reference_us[to] if known else 1.0
+                both_timed = {home.member, to} <= self.reference_us.keys()
+                ratio = (
+                    self.reference_us[home.member] / self.reference_us[to] if both_timed else 1.0
+                )
                 self._homes[key] = Home(to, home.factor * ratio)
                 self.moved = True
 

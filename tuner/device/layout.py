@@ -246,7 +246,9 @@ def lay_out(
         end = first + room
     order = tuple(_parameter(spec, argument, names) for argument in spec.arguments)
     total_bytes = _align(end + max(GUARD_BYTES, unit), unit)
-    return Layout(tuple(slots), order, total_bytes, tuple(one.name for one in spec.arguments))
+    return Layout(
+        tuple(slots), order, total_bytes, tuple(argument.name for argument in spec.arguments)
+    )
 
 
 def _parameter(

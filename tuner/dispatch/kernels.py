@@ -52,12 +52,13 @@ class Applicability:
         try:
             if not all(condition.evaluate(names) for condition in self.conditions):
                 return False
-            resolved = [(one, one.resolve(names)) for one in self.launches]
-            made = [(one, launch) for one, launch in resolved if launch is not None]
-            mappable = not any(each.refusal(names) for one, _ in made for each in one.maps)
+            resolved = [(spec, spec.resolve(names)) for spec in self.launches]
+            launches = [(spec, launch) for spec, launch in resolved if launch is not None]
+            mappable = not any(m.refusal(names) for spec, _ in launches for m in spec.maps)
         except ExpressionError:
             return False
-        return bool(made) and mappable and all(self._launchable(one, names) for _, one in made)
+        launchable = all(self._launchable(launch, names) for _, launch in launches)
+        return bool(launches) and mappable and launchable
 
     def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
         shared_bytes = launch.shared_bytes + self.static_bytes
@@ -105,7 +106,7 @@ class VariantRenderer:
         operators: Mapping[str, str],
         device: Mapping[str, Value],
     ) -> None:
-        self._texts = {one.name: one for one in candidates}
+        self._texts = {candidate.name: candidate for candidate in candidates}
         self._operators, self._device = operators, device
         self._read: dict[str, tuple[Template, Definition]] = {}
         self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
@@ -148,10 +149,10 @@ class VariantRenderer:
         written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
         written = written if suffices(written) else tuple(axes)
         # Once each: a template that writes no axis has one for all.
-        known = (tuple(one.values[axis] for axis in written) for one in (workload, *others))
+        values = (tuple(served.values[axis] for axis in written) for served in (workload, *others))
         shapes = (
             shape
-            for shape in dict.fromkeys(known)
+            for shape in dict.fromkeys(values)
             if self._source(kernel.variant, dict(zip(written, shape, strict=True))) == kernel.source
         )
         return Applicability(
