@@ -107,7 +107,8 @@ def _code(cubin: bytes, symbol: str) -> tuple[int, bytes]:
     capability = (flags >> 8 if ident[8] >= 8 else flags) & 0xFF
     if capability < _FIRST_CAPABILITY or size != _SECTION.size:
         return 0, b""
-    sections = list(_sections(cubin, table, count))
+    end = min(table + count * size, len(cubin) - size + 1)
+    sections = [_SECTION.unpack_from(cubin, offset) for offset in range(table, end, size)]
     if names >= len(sections):
         return 0, b""
     wanted = b".text." + symbol.encode(errors="replace") + b"\0"
@@ -117,12 +118,6 @@ def _code(cubin: bytes, symbol: str) -> tuple[int, bytes]:
             code = cubin[offset : offset + length]
             return capability, code[: len(code) // _INSTRUCTION_BYTES * _INSTRUCTION_BYTES]
     return 0, b""
-
-
-def _sections(cubin: bytes, table: int, count: int) -> Iterator[tuple[int, ...]]:
-    end = min(table + count * _SECTION.size, len(cubin) - _SECTION.size + 1)
-    for offset in range(table, end, _SECTION.size):
-        yield _SECTION.unpack_from(cubin, offset)
 
 
 def _classes(capability: int, low: Words, high: Words) -> Numbers:

@@ -40,13 +40,12 @@ class CompileRequest:
 
 def work_groups_of(launches: Sequence[Launch]) -> tuple[str, ...]:
     """Name what PoCL compiles a kernel for at each launch, as it names that in its cache."""
-    return tuple(dict.fromkeys(map(_work_group, launches)))
-
-
-def _work_group(launch: Launch) -> str:
-    sizes = "-".join(map(str, launch.block))
-    items = (count * size for count, size in zip(launch.grid, launch.block, strict=True))
-    return f"{sizes}-goffs0" + "-smallgrid" * (max(items) < SMALL_GRID_ITEMS)
+    names: dict[str, None] = {}
+    for launch in launches:
+        sizes = "-".join(map(str, launch.block))
+        items = (count * size for count, size in zip(launch.grid, launch.block, strict=True))
+        names[f"{sizes}-goffs0" + "-smallgrid" * (max(items) < SMALL_GRID_ITEMS)] = None
+    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,11 +254,11 @@ class NvrtcPool(CompilerPool):
     def __init__(
         self, workers: int | None = None, timeout_s: float = 60.0, cache: Cache | None = None
     ) -> None:
-        super().__init__(CompilerProcess, _cannot_start, workers, timeout_s, cache)
 
+        def cannot_start(reason: Exception) -> WorkerError:
+            return WorkerError(
+                f"the CUDA compiler cannot start: {reason}",
+                remedy="pip install 'nvidia-cuda-nvrtc>=13.3,<14' 'cuda-bindings>=13,<14'",
+            )
 
-def _cannot_start(reason: Exception) -> WorkerError:
-    return WorkerError(
-        f"the CUDA compiler cannot start: {reason}",
-        remedy="pip install 'nvidia-cuda-nvrtc>=13.3,<14' 'cuda-bindings>=13,<14'",
-    )
+        super().__init__(CompilerProcess, cannot_start, workers, timeout_s, cache)

@@ -385,6 +385,18 @@ class Device(ABC):
         return DeviceError(f"{self.info.name} {why}")
 
 
+def device_names(limits: DeviceLimits, multiprocessors: int) -> dict[str, Value]:
+    """Name the device's numbers as constraints and launches do."""
+    return {
+        "max_threads": limits.threads_per_block,
+        "max_shared_bytes": limits.shared_bytes_per_block,
+        "multiprocessors": multiprocessors,
+        "warp_size": limits.threads_per_warp,
+        "wave": limits.threads_per_warp,  # AMD's word for it
+        "successor_waits": False,  # unless somebody has said so, it doesn't
+    }
+
+
 @dataclass(frozen=True)
 class CompileTarget:
     """Turn sources of one kernel into requests and programs, and say what a recording calls them.
@@ -414,12 +426,7 @@ class CompileTarget:
             around = self.spec.surroundings_of(workload)
             self._names[workload] = {
                 **workload.values,
-                "max_threads": self.limits.threads_per_block,
-                "max_shared_bytes": self.limits.shared_bytes_per_block,
-                "multiprocessors": self.device.multiprocessors,
-                "warp_size": self.limits.threads_per_warp,
-                "wave": self.limits.threads_per_warp,  # AMD's word for it
-                # Unless somebody has said so, it doesn't.
+                **device_names(self.limits, self.device.multiprocessors),
                 "successor_waits": around is not None and around.successor_waits,
             }
         return self._names[workload]
@@ -431,7 +438,7 @@ class CompileTarget:
             architecture=self.device.architecture,
             options=self.options,
             include_dirs=self._include_dirs,
-            work_groups=work_groups_of(launches) if self._is_opencl else (),
+            work_groups=work_groups_of(launches) if self.spec.language is OPENCL else (),
         )
 
     def program(
@@ -473,10 +480,6 @@ class CompileTarget:
     @cached_property
     def _include_dirs(self) -> tuple[str, ...]:
         return tuple(map(str, self.spec.include_dirs))
-
-    @cached_property
-    def _is_opencl(self) -> bool:
-        return self.spec.language is OPENCL
 
 
 def verify_all(device: Device, programs: Sequence[Program]) -> Sequence[Outcome]:

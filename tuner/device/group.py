@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program, Recorded
-from tuner.device.forwarding import ForwardingDevice, make_forwarder
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import Workload
 
@@ -20,6 +20,35 @@ AT_HOME = frozenset({"run", "compare", "rank", "energy"})
 BY_THE_FIRST = frozenset({"call_compiler", "watchers", "counters"})
 BY_EACH = frozenset({"require_energy", "import_ahead"})
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def make_forwarder(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Make a method of the same signature that calls `forward` of its device with its name."""
+    name = method.__name__
+
+    def call(*arguments: _P.args, **options: _P.kwargs) -> _T:
+        device, *others = arguments
+        return cast("_T", cast("ForwardingDevice", device).forward(name, tuple(others), options))
+
+    return call
+
+
+class ForwardingDevice(Device):
+    """Forward what devices do; subclasses say to whom, and forward more by `forwarded`."""
+
+    @abstractmethod
+    def forward(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Call the method of that name on the device that does the work."""
+
+    run = make_forwarder(Device.run)
+    verify = make_forwarder(Device.verify)
+    compare = make_forwarder(Device.compare)
+    rank = make_forwarder(Device.rank)
+    same_bits = make_forwarder(Device.same_bits)
+    require_energy = make_forwarder(Device.require_energy)
+    idle_energy = make_forwarder(Device.idle_energy)
+    energy = make_forwarder(Device.energy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tuner.device.reference import PeerFunction, load_peers
 from tuner.device.torch_reference import expression, tf32
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
-from tuner.model.kernel import Argument, KernelSpec
+from tuner.model.kernel import KernelSpec
 
 # Ours are captured into CUDA graphs already.
 _MODES = {
@@ -70,7 +70,10 @@ class _Peer:
             found = compute(tensors)
             several = found if isinstance(found, tuple | list) else (found,)
             return [
-                self._as_declared(torch, output, result, tensors)
+                # One number may have a dimension.
+                result.to(getattr(torch, torch_name(output.dtype))).reshape(
+                    tensors[output.name].shape
+                )
                 for output, result in zip(self._outputs, several, strict=True)
             ]
 
@@ -78,11 +81,6 @@ class _Peer:
             return results
         compiled: Compute = torch.compile(results, dynamic=False, mode=self._mode)
         return compiled
-
-    @staticmethod
-    def _as_declared(torch: Any, output: Argument, result: Any, tensors: Tensors) -> Any:
-        given = result.to(getattr(torch, torch_name(output.dtype)))
-        return given.reshape(tensors[output.name].shape)  # one number may have a dimension
 
 
 def _problem(

@@ -10,6 +10,7 @@ from math import inf, log
 from pathlib import Path
 from typing import TypeVar
 
+from tuner.device.base import device_names
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression, Value, map_expressions, substitute
 from tuner.model.hardware import CUDA_BLOCK, CUDA_GRID, limits_for
@@ -212,11 +213,4 @@ def capability_of(environment: Mapping[str, str]) -> tuple[int, int]:
 def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     """Read the device's numbers from a session; raise `SessionError` where it names no GPU."""
     limits = limits_for(capability_of(environment))
-    return {
-        "max_threads": limits.threads_per_block,
-        "max_shared_bytes": limits.shared_bytes_per_block,
-        "multiprocessors": int(environment["multiprocessors"]),
-        "warp_size": limits.threads_per_warp,
-        "wave": limits.threads_per_warp,
-        "successor_waits": False,
-    }
+    return device_names(limits, int(environment["multiprocessors"]))
