@@ -8,7 +8,7 @@ from math import exp
 
 import numpy as np
 
-from tuner.model.config import Config, SearchSpace
+from tuner.model.config import SearchSpace
 from tuner.model.statistics import SURE, sure_of, trimmed_mean
 from tuner.model.trial import Comparison, Variant
 
@@ -94,8 +94,8 @@ def canonical(variants: Sequence[Variant], space: SearchSpace) -> Variant:
 
     What a search happened to try, and who was a hair ahead, then decides as little as can be.
     """
-    return min(variants, key=lambda variant: _place(variant.config, space))
 
+    def place(variant: Variant) -> list[int]:
+        return [p.values.index(variant.config[p.name]) for p in space.parameters]
 
-def _place(config: Config, space: SearchSpace) -> tuple[int, ...]:
-    return tuple(parameter.values.index(config[parameter.name]) for parameter in space.parameters)
+    return min(variants, key=place)

@@ -173,9 +173,12 @@ class Neighbours:
             assert self._cublas is not None
             self._cublas.product(neighbour.sizes, places)
         elif neighbour.kind == "stream":
-            self._stream_after(
-                neighbour, address, number, programmatic=neighbour.pdl and returned is not None
-            )
+            size_bytes = self._slots[neighbour.array].size_bytes if neighbour.array else 0
+            weights, weight_bytes = self._weights(neighbour, number), neighbour.sizes[0]
+            programmatic = neighbour.pdl and returned is not None
+            mode = ARRAY_FIRST | (WAIT if programmatic else 0)
+            values = (address, size_bytes, weights, weight_bytes, 0, 0)
+            self._issue(self._memory.blocks, mode, *values, programmatic=programmatic)
         else:
             self._functions[neighbour](arguments, returned or {})
 
@@ -205,14 +208,6 @@ class Neighbours:
         blocks = max(1, min(self._memory.blocks, part_bytes // (16 * THREADS)))
         numbers = (array, array_bytes, weights, part_bytes, weights, hot_bytes)
         self._issue(blocks, WRITE | TRIGGER | WAIT, *numbers, programmatic=True)
-
-    def _stream_after(
-        self, neighbour: Neighbour, address: int, number: int, *, programmatic: bool
-    ) -> None:
-        size_bytes = self._slots[neighbour.array].size_bytes if neighbour.array else 0
-        numbers = (address, size_bytes, self._weights(neighbour, number), neighbour.sizes[0], 0, 0)
-        mode = ARRAY_FIRST | (WAIT if programmatic else 0)
-        self._issue(self._memory.blocks, mode, *numbers, programmatic=programmatic)
 
     def _issue(self, blocks: int, mode: int, *numbers: int, programmatic: bool = False) -> None:
         values = (*map(ctypes.c_uint64, (*numbers, self._sink)), ctypes.c_uint32(mode))

@@ -88,7 +88,10 @@ class PeerLaunchers:
         """
         name = program.peer or f"{program.key} {program.text_key}"
         if name not in self._launchers:
-            self._forget_calls()
+            # The oldest kernels in Python go; a comparison has fewer than are kept.
+            calls = [key for key, launcher in self._launchers.items() if launcher.is_call]
+            for key in calls[: max(len(calls) - MOST_CALLS + 1, 0)]:
+                del self._launchers[key]
             try:
                 with self._blame(program):
                     launcher = self._make_launcher(program)
@@ -171,12 +174,6 @@ class PeerLaunchers:
         if program.is_call:
             return blamed_on_call(program)
         return _blamed_on_peer(self._home.reference)
-
-    def _forget_calls(self) -> None:
-        """Let go of the oldest kernels in Python; a comparison has fewer than are kept."""
-        calls = [name for name, launcher in self._launchers.items() if launcher.is_call]
-        for name in calls[: len(calls) - MOST_CALLS + 1] if len(calls) >= MOST_CALLS else []:
-            del self._launchers[name]
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -324,24 +325,14 @@ def _add_launches(
 ) -> CompileResult:
     if not called:
         return result
-    # The same kernel may be launched twice, compiled for other sizes.
-    named = {
-        f"{launch.kernel}#{place}" if place else launch.kernel: (launch, used)
-        for place, (launch, used) in _number_launches(called)
-    }
-    resources = {name: used for name, (_, used) in named.items()}
-    return replace(
-        result,
-        called=tuple(replace(launch, kernel=name) for name, (launch, _) in named.items()),
-        resources={**resources, CALL: most(resources.values())},
-    )
-
-
-def _number_launches(
-    called: Sequence[tuple[Launch, Resources]],
-) -> Iterator[tuple[int, tuple[Launch, Resources]]]:
-    """Leave out what repeats, and number the others of one name from 0."""
-    counts: dict[str, int] = {}
+    # The same kernel may be launched twice, compiled for other sizes: those are numbered.
+    counts: Counter[str] = Counter()
+    launches, resources = [], dict[str, Resources]()
     for launch, used in dict.fromkeys(called):
-        yield counts.get(launch.kernel, 0), (launch, used)
-        counts[launch.kernel] = counts.get(launch.kernel, 0) + 1
+        place = counts[launch.kernel]
+        counts[launch.kernel] += 1
+        name = f"{launch.kernel}#{place}" if place else launch.kernel
+        launches.append(replace(launch, kernel=name))
+        resources[name] = used
+    total = {**resources, CALL: most(resources.values())}
+    return replace(result, called=tuple(launches), resources=total)
