@@ -146,27 +146,7 @@ class Preparer:
         try:
             module = execute_module(source, key, self._spec.source)
             with compile_without_launches(watched):
-                config = None if module.CONFIG is None else dict(module.CONFIG)
-                if self._device.startswith("cuda"):
-                    # Libraries launch on the current device, whichever the tensors are on.
-                    import_module("torch").cuda.set_device(self._device)
-                names = {**module.AXES, **module.OPERATORS, **(config or {})}
-                torch: Any = import_module("torch")
-                if self._device.startswith("cuda"):
-                    wait_for_room(
-                        torch.cuda,
-                        sum(argument.size_bytes(names) for argument in self._spec.arguments),
-                    )
-                tensors = {
-                    argument.name: torch.zeros(
-                        argument.dimensions(names),
-                        dtype=getattr(torch, torch_name(argument.dtype)),
-                        device=self._device,
-                    )
-                    for argument in self._spec.arguments
-                    if not argument.is_scalar
-                }
-                module.launch(config, tensors, dict(module.AXES), **module.OPERATORS)
+                self._call(module)
         except Exception as error:  # noqa: BLE001 - told by the worker
             return Prepared(watched.text_of(error, key), tuple(watched.called))
         finally:
@@ -174,6 +154,29 @@ class Preparer:
                 forget(key, module)
             self._give_back()
         return Prepared("", tuple(watched.called))
+
+    def _call(self, module: Any) -> None:
+        # Of its own: the tensors are gone when the GPU's memory is given back.
+        config = None if module.CONFIG is None else dict(module.CONFIG)
+        if self._device.startswith("cuda"):
+            # Libraries launch on the current device, whichever the tensors are on.
+            import_module("torch").cuda.set_device(self._device)
+        tensors = self._zeros({**module.AXES, **module.OPERATORS, **(config or {})})
+        module.launch(config, tensors, dict(module.AXES), **module.OPERATORS)
+
+    def _zeros(self, names: dict[str, Any]) -> dict[str, Any]:
+        torch: Any = import_module("torch")
+        if self._device.startswith("cuda"):
+            wait_for_room(torch.cuda, sum(a.size_bytes(names) for a in self._spec.arguments))
+        return {
+            argument.name: torch.zeros(
+                argument.dimensions(names),
+                dtype=getattr(torch, torch_name(argument.dtype)),
+                device=self._device,
+            )
+            for argument in self._spec.arguments
+            if not argument.is_scalar
+        }
 
     def _give_back(self) -> None:
         """Free the GPU's memory, which PyTorch would keep: the worker's comparisons need it.
@@ -219,9 +222,7 @@ class Watched:
 
     def text_of(self, error: Exception, key: str) -> str:
         """Say what Triton raised, with the module's line; "" where it is not Triton's."""
-        of_run = any(error is raised for raised in self.raised) and not isinstance(
-            error, MemoryError
-        )
+        of_run = any(error is r for r in self.raised) and not isinstance(error, MemoryError)
         if not of_run and not type(error).__module__.startswith("triton.compiler"):
             return ""
         text = str(error) or type(error).__name__

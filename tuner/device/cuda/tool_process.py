@@ -234,17 +234,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def main(path: str) -> None:
     """Run the jobs of a file, in order, until one of them breaks the context."""
     jobs: Jobs = pickle.loads(Path(path).read_bytes())  # noqa: S301 - from whoever started this
-
-    # End when whoever started the tool is gone: its end of the pipe closes with it.
-    def wait_for_the_end() -> None:
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with suppress(OSError):
-        status = os.fstat(0)
-        if stat.S_ISFIFO(status.st_mode) and status.st_ino == jobs.leash:
-            threading.Thread(target=wait_for_the_end, daemon=True).start()
+    _end_with(jobs.leash)
     with Path(jobs.events).open("a", encoding="utf-8") as file, Path(os.devnull).open("wb") as null:
         os.dup2(null.fileno(), 1)  # what a kernel prints goes nowhere
 
@@ -281,17 +271,7 @@ def _run(job: Job, written_only: bool, stream: Any, note: Callable[..., None]) -
         for slot in job.layout.slots:
             placed.append(replace(slot, offset=allocate(slot.size_bytes)))
         note("arrays", arrays=[(slot.name, slot.offset, slot.size_bytes) for slot in placed])
-        with Path(job.arena).open("rb") as file:
-            for source, target in zip(job.layout.slots, placed, strict=True):
-                if written_only and source in job.layout.spoiled:
-                    continue
-                file.seek(source.offset)
-                content = (ctypes.c_char * source.size_bytes)()
-                file.readinto(content)
-                address = ctypes.addressof(content)
-                call(driver.cuMemcpyHtoD, target.offset, address, source.size_bytes)
-        # It may return before the copy ends, and our stream does not wait for the default one.
-        call(driver.cuCtxSynchronize)
+        _fill(job, placed, written_only)
         program = job.program
         loaded = LoadedProgram(program.cubin, program.lowered, program.launches)
         # Arrays that lie apart are one layout that starts at address 0.
@@ -302,6 +282,34 @@ def _run(job: Job, written_only: bool, stream: Any, note: Callable[..., None]) -
     finally:
         for slot in placed:
             driver.cuMemFree(slot.offset)
+
+
+def _fill(job: Job, placed: list[Slot], written_only: bool) -> None:
+    with Path(job.arena).open("rb") as file:
+        for source, target in zip(job.layout.slots, placed, strict=True):
+            if written_only and source in job.layout.spoiled:
+                continue
+            file.seek(source.offset)
+            content = (ctypes.c_char * source.size_bytes)()
+            file.readinto(content)
+            address = ctypes.addressof(content)
+            call(driver.cuMemcpyHtoD, target.offset, address, source.size_bytes)
+    # It may return before the copy ends, and our stream does not wait for the default one.
+    call(driver.cuCtxSynchronize)
+
+
+def _end_with(leash: int) -> None:
+    """End when whoever started the tool is gone: its end of the pipe closes with it."""
+
+    def wait_for_the_end() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with suppress(OSError):
+        status = os.fstat(0)
+        if stat.S_ISFIFO(status.st_mode) and status.st_ino == leash:
+            threading.Thread(target=wait_for_the_end, daemon=True).start()
 
 
 if __name__ == "__main__":
