@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_280,
+    "core": 45_256,
     "runtime": 2_245,
     "export": 2_860,
     "engines": 3_460,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_440,
     "study": 3_880,
     "compat": 1_800,
-    "tests": 80_345,
+    "tests": 80_339,
     "docs": 4_850,
 }
 
