@@ -203,7 +203,7 @@ def _told(evaluator: Any, workload: Any, of: Any) -> Known:
     """Read what a recording says of a workload: costs, and how samples and rounds scatter."""
     from tuner.device.recorded.recording import TICK_US
 
-    keys = {evaluator.key(workload, config): config for config in of.tried()}
+    keys = {evaluator.key(workload, config): config for config in of.list_tried()}
     samples = {
         config: np.array(of.programs[key].ticks) * TICK_US
         for key, config in keys.items()

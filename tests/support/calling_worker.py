@@ -29,6 +29,6 @@ class CallingWorker:
         self._peers.import_ahead(program)
 
     def run_once(self, program: Program, neighbour: str) -> bool:
-        with self._peers._blamed(program):
-            self._peers._made(program).function({}, {})
+        with self._peers._blame(program):
+            self._peers._make_launcher(program).function({}, {})
         return False

@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_390,
-    "runtime": 2_245,
+    "core": 45_270,
+    "runtime": 2_240,
     "export": 2_870,
     "engines": 3_460,
-    "draft": 15_680,
-    "agents": 8_300,
-    "cpu": 4_440,
-    "backends": 2_900,
-    "scale": 4_440,
-    "study": 3_880,
-    "compat": 1_800,
-    "tests": 80_680,
+    "draft": 15_465,
+    "agents": 8_165,
+    "cpu": 4_435,
+    "backends": 2_890,
+    "scale": 4_435,
+    "study": 3_870,
+    "compat": 1_790,
+    "tests": 80_700,
     "docs": 4_850,
 }
 

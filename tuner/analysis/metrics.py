@@ -59,20 +59,20 @@ def metrics_of(profile: Profile) -> dict[str, float]:
     """Compute those of `base.METRICS` that the profile knows; units are as stated there."""
     subject = profile.subject
     resources = subject.resources
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if resources.registers is not None:
-        found["registers"] = resources.registers
-        found["spill_bytes"] = resources.spill_store_bytes + resources.spill_load_bytes
+        metrics["registers"] = resources.registers
+        metrics["spill_bytes"] = resources.spill_store_bytes + resources.spill_load_bytes
     if subject.occupancy is not None:
-        found["occupancy"] = subject.occupancy.share
-    found["shared_bytes"] = resources.static_shared_bytes + subject.launch.shared_bytes
+        metrics["occupancy"] = subject.occupancy.share
+    metrics["shared_bytes"] = resources.static_shared_bytes + subject.launch.shared_bytes
     if profile.codes:
-        found["instructions"] = sum(code.instructions for code in profile.codes)
+        metrics["instructions"] = sum(code.instructions for code in profile.codes)
     shares = stalls(profile)
     l2_hit_pct, issued_pct = counter(profile, L2_HIT_RATE), counter(profile, ISSUED)
     loads, stores = (sum_counter(profile, name) for name in CONFLICTS)
     waiting = sum(shares.get(name, 0.0) for name in MEMORY_WAITS)
-    known = {
+    counted = {
         "dram_bytes": sum_counter(profile, DRAM_BYTES),
         "executed_instructions": sum_counter(profile, EXECUTED),
         "bank_conflicts": None if loads is None or stores is None else loads + stores,
@@ -82,7 +82,7 @@ def metrics_of(profile: Profile) -> dict[str, float]:
         "barrier_stall_share": shares.get("barrier", 0.0) if shares else None,
         "memory_stall_share": waiting if shares else None,
     }
-    return found | {name: value for name, value in known.items() if value is not None}
+    return metrics | {name: value for name, value in counted.items() if value is not None}
 
 
 def counter(profile: Profile, name: str) -> float | None:

@@ -109,7 +109,7 @@ def compute_us(profile: Profile) -> float | None:
         return None
     seen: Peak = "fp16" if profile.count("tensor") else "fp32"
     asked = (profile.subject.peak, seen, "fp32")
-    rates = (peak_gflops(device.compute_capability, device.multiprocessors, one) for one in asked)
+    rates = (peak_gflops(device.compute_capability, device.multiprocessors, peak) for peak in asked)
     return operations / (next(filter(None, rates)) * 1e3)
 
 

@@ -148,7 +148,10 @@ def innermost_loops(function: Function) -> list[frozenset[int]]:
                 loops.setdefault(header, set()).update(_body(graph, header, source))
     headers = loops.keys()
     innermost = [body for header, body in loops.items() if body & headers == {header}]
-    return [frozenset(one.offset for n in body for one in graph.blocks[n]) for body in innermost]
+    return [
+        frozenset(instruction.offset for n in body for instruction in graph.blocks[n])
+        for body in innermost
+    ]
 
 
 def _graph(function: Function) -> _Graph:
@@ -167,25 +170,25 @@ def _graph(function: Function) -> _Graph:
     for n, onward in enumerate(after):
         for target in onward:
             before[target].append(n)
-    calls = (one for one in function.instructions if one.family == "CALL")
-    called = {places[name] for one in calls for name in one.targets if name in places}
+    calls = (instruction for instruction in function.instructions if instruction.family == "CALL")
+    called = {places[name] for call in calls for name in call.targets if name in places}
     lone = {n for n, sources in enumerate(before) if not sources}
     return _Graph(blocks, after, before, frozenset({0} | called | lone))
 
 
 def _blocks(function: Function) -> Iterator[list[Instruction]]:
     """Cut the code where something jumps to or from; not every label is jumped to."""
-    named = set(chain.from_iterable(one.targets for one in function.instructions))
+    named = set(chain.from_iterable(instruction.targets for instruction in function.instructions))
     starts = {offset for label, offset in function.labels.items() if label in named}
-    for one, following in pairwise(function.instructions):
-        if one.family in _BRANCHES | _ENDS:
+    for instruction, following in pairwise(function.instructions):
+        if instruction.family in _BRANCHES | _ENDS:
             starts.add(following.offset)
     block: list[Instruction] = []
-    for one in function.instructions:
-        if block and one.offset in starts:
+    for instruction in function.instructions:
+        if block and instruction.offset in starts:
             yield block
             block = []
-        block.append(one)
+        block.append(instruction)
     if block:
         yield block
 
@@ -204,17 +207,17 @@ def _falls_through(last: Instruction) -> bool:
 def _dominators(graph: _Graph) -> Sequence[int]:
     """Find for each block those that every way to it leads through, as bits of a number."""
     everything = (1 << len(graph.blocks)) - 1
-    found = [1 << n if n in graph.roots else everything for n in range(len(graph.blocks))]
+    dominating = [1 << n if n in graph.roots else everything for n in range(len(graph.blocks))]
     changed = True
     while changed:
         changed = False
         for n, sources in enumerate(graph.before):
             if n in graph.roots:
                 continue
-            through = reduce(int.__and__, (found[one] for one in sources)) | 1 << n
-            if through != found[n]:
-                found[n], changed = through, True
-    return found
+            through = reduce(int.__and__, (dominating[block] for block in sources)) | 1 << n
+            if through != dominating[n]:
+                dominating[n], changed = through, True
+    return dominating
 
 
 def _body(graph: _Graph, header: int, source: int) -> set[int]:
@@ -227,7 +230,7 @@ def _body(graph: _Graph, header: int, source: int) -> set[int]:
     return body
 
 
-_PATTERNS = [(name, re.compile(one["names"])) for name, one in INSTRUCTION_CLASSES.items()]
+_PATTERNS = [(name, re.compile(stated["names"])) for name, stated in INSTRUCTION_CLASSES.items()]
 # Written as arithmetic, to move a value or to load a constant on another pipe.
 _MOVES = re.compile(r"IMAD\.MOV\b")
 _CONSTANT = re.compile(r"R\d+, -RZ, RZ, ")
@@ -270,12 +273,12 @@ def hot_lines(
 ) -> tuple[tuple[int, float], ...]:
     """Give the template's lines with their share of the samples taken at a kernel's offsets."""
     function = read(text).get(symbol)
-    found: Counter[int] = Counter()
-    for one in function.instructions if function else ():
-        if (line := _template_line(one, lines)) is not None:
-            found[line] += samples.get(one.offset, 0)
+    by_line: Counter[int] = Counter()
+    for instruction in function.instructions if function else ():
+        if (line := _template_line(instruction, lines)) is not None:
+            by_line[line] += samples.get(instruction.offset, 0)
     total = sum(samples.values())
-    return tuple((line, count / total) for line, count in found.most_common() if count)
+    return tuple((line, count / total) for line, count in by_line.most_common() if count)
 
 
 def class_of(instruction: Instruction) -> str:
@@ -294,15 +297,13 @@ def bits_of(instruction: Instruction) -> int:
 
 def _list_callees(functions: Mapping[str, Function], symbol: str) -> list[str]:
     """List a function and those with sections of their own that it calls, directly or not."""
-    found = [symbol]
-    for name in found:  # which grows meanwhile
-        calls = (one.targets for one in functions[name].instructions if one.family == "CALL")
-        found += dict.fromkeys(
-            target
-            for target in chain.from_iterable(calls)
-            if target in functions and target not in found
+    reached = [symbol]
+    for name in reached:  # which grows meanwhile
+        calls = (i.targets for i in functions[name].instructions if i.family == "CALL")
+        reached += dict.fromkeys(
+            t for t in chain.from_iterable(calls) if t in functions and t not in reached
         )
-    return found
+    return reached
 
 
 def _code(
@@ -317,19 +318,26 @@ def _code(
     ran_at: Counter[tuple[int, str]] = Counter()
     for number, function in enumerate(functions):
         loops = frozenset(chain.from_iterable(innermost_loops(function)))
-        for one in function.instructions:
-            if _never_runs(function, one):
+        for instruction in function.instructions:
+            # Tell what fills up the last line of code, and the trap before it.
+            aims = [function.labels.get(target) for target in instruction.targets]
+            trap = (
+                instruction.family == "BRA"
+                and not instruction.predicate
+                and aims == [instruction.offset]
+            )
+            if trap or instruction.family == "NOP" or instruction.predicate in _NEVER:
                 continue
-            kind = class_of(one)
+            kind = class_of(instruction)
             mix[kind] += 1
-            loop_mix[kind] += one.offset in loops
-            loads[bits_of(one)] += kind in _LOADS
-            stores[bits_of(one)] += kind in _STORES
-            line = _template_line(one, lines)
+            loop_mix[kind] += instruction.offset in loops
+            loads[bits_of(instruction)] += kind in _LOADS
+            stores[bits_of(instruction)] += kind in _STORES
+            line = _template_line(instruction, lines)
             if line is not None:
-                places[one.offset in loops, kind, line] += 1
+                places[instruction.offset in loops, kind, line] += 1
             # The offsets are those of the kernel itself: of what it calls nothing was counted.
-            times = 0 if number else executed.get(one.offset, 0)
+            times = 0 if number else executed.get(instruction.offset, 0)
             ran[kind] += times
             if line is not None:
                 ran_at[line, kind] += times
@@ -350,13 +358,6 @@ def _code(
         executed=dict(+ran),
         executed_lines=dict(+ran_at),
     )
-
-
-def _never_runs(function: Function, one: Instruction) -> bool:
-    """Tell what fills up the last line of code, and the trap before it."""
-    aims = [function.labels.get(target) for target in one.targets]
-    trap = one.family == "BRA" and not one.predicate and aims == [one.offset]
-    return trap or one.family == "NOP" or one.predicate in _NEVER
 
 
 def _template_line(instruction: Instruction, lines: Sequence[int]) -> int | None:

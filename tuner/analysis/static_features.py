@@ -73,7 +73,17 @@ def count_instructions(cubin: bytes, symbol: str) -> InstructionCounts:
     capability, code = _code(cubin, symbol)
     words = np.frombuffer(code, "<u8").reshape(-1, 2)
     low, high = words[:, 0], words[:, 1]
-    runs = ~_never_runs(capability, low, high)
+    # Mark what fills up the last line of code, the trap before it, and what has `@!PT`.
+    opcode, predicate = low & 0x1FF, low >> 12 & 0xF
+    # A branch by -16 bytes. From 9.0 on it is counted in fours, with its low byte further down.
+    if capability < 90:
+        by, back = low >> 16, 0xFFFFFFF00000
+    else:
+        by, back = low >> 16 & 0xFFFFFFFC00FF, 0xFFFFFFFC00FC
+    itself = (by == back) & (high & 0x3FFFF == 0x3FFFF)
+    trap = (opcode == _BRA) & (predicate == _ALWAYS) & itself
+    never: Marks = trap | (opcode == _NOP) | (predicate == _NEVER)
+    runs = ~never
     low, high = low[runs], high[runs]
     numbers = _classes(capability, low, high)
     counts = np.bincount(numbers, minlength=len(CLASSES)).tolist()
@@ -97,7 +107,8 @@ def _code(cubin: bytes, symbol: str) -> tuple[int, bytes]:
     capability = (flags >> 8 if ident[8] >= 8 else flags) & 0xFF
     if capability < _FIRST_CAPABILITY or size != _SECTION.size:
         return 0, b""
-    sections = list(_sections(cubin, table, count))
+    end = min(table + count * size, len(cubin) - size + 1)
+    sections = [_SECTION.unpack_from(cubin, offset) for offset in range(table, end, size)]
     if names >= len(sections):
         return 0, b""
     wanted = b".text." + symbol.encode(errors="replace") + b"\0"
@@ -107,26 +118,6 @@ def _code(cubin: bytes, symbol: str) -> tuple[int, bytes]:
             code = cubin[offset : offset + length]
             return capability, code[: len(code) // _INSTRUCTION_BYTES * _INSTRUCTION_BYTES]
     return 0, b""
-
-
-def _sections(cubin: bytes, table: int, count: int) -> Iterator[tuple[int, ...]]:
-    end = min(table + count * _SECTION.size, len(cubin) - _SECTION.size + 1)
-    for offset in range(table, end, _SECTION.size):
-        yield _SECTION.unpack_from(cubin, offset)
-
-
-def _never_runs(capability: int, low: Words, high: Words) -> Marks:
-    """Mark what fills up the last line of code, the trap before it, and what has `@!PT`."""
-    opcode, predicate = low & 0x1FF, low >> 12 & 0xF
-    # A branch by -16 bytes. From 9.0 on it is counted in fours, with its low byte further down.
-    if capability < 90:
-        by, back = low >> 16, 0xFFFFFFF00000
-    else:
-        by, back = low >> 16 & 0xFFFFFFFC00FF, 0xFFFFFFFC00FC
-    itself = (by == back) & (high & 0x3FFFF == 0x3FFFF)
-    trap = (opcode == _BRA) & (predicate == _ALWAYS) & itself
-    never: Marks = trap | (opcode == _NOP) | (predicate == _NEVER)
-    return never
 
 
 def _classes(capability: int, low: Words, high: Words) -> Numbers:
@@ -157,8 +148,8 @@ def _widths(capability: int, low: Words, high: Words) -> dict[int, int]:
 def _tables() -> Iterator[Numbers]:
     for capability in (_FIRST_CAPABILITY, *_GENERATIONS):
         table = np.full(0x200, CLASSES.index(OTHER))
-        for name, one in INSTRUCTION_CLASSES.items():
-            table[[int(opcode, 16) for opcode in one["opcodes"].split()]] = CLASSES.index(name)
+        for name, stated in INSTRUCTION_CLASSES.items():
+            table[[int(opcode, 16) for opcode in stated["opcodes"].split()]] = CLASSES.index(name)
         for last, opcode, name in _UP_TO:
             if capability <= last:
                 table[opcode] = CLASSES.index(name)
@@ -195,14 +186,14 @@ def features(
     """
     each = [_of_launch(result, launch, limits, multiprocessors) for launch in launches]
     warps = sum(amounts["warps"] for amounts, _ in each)
-    found = dict.fromkeys(_NAMES, 0.0)
+    totals = dict.fromkeys(_NAMES, 0.0)
     for amounts, means in each:
         share = amounts["warps"] / warps if warps else 0.0
         for name, value in means.items():
-            found[name] = found.get(name, 0.0) + share * value
+            totals[name] = totals.get(name, 0.0) + share * value
         for name, value in amounts.items():
-            found[name] += value
-    return found
+            totals[name] += value
+    return totals
 
 
 def _of_launch(

@@ -49,9 +49,9 @@ class BeforeWait:
     def writes(self) -> tuple[Instruction, ...]:
         """The accesses that are more than reads."""
         return tuple(
-            one
-            for one in self.accesses
-            if class_of(one) not in _READS and not one.opcode.startswith(_BULK_READS)
+            access
+            for access in self.accesses
+            if class_of(access) not in _READS and not access.opcode.startswith(_BULK_READS)
         )
 
     @property
@@ -68,7 +68,7 @@ class BeforeWait:
 def _describe_places(wrong: Sequence[Instruction]) -> str:
     if not wrong:
         return ""
-    named = ", ".join(f"{one.opcode} at {one.offset:#x}" for one in wrong[:_MOST_NAMED])
+    named = ", ".join(f"{access.opcode} at {access.offset:#x}" for access in wrong[:_MOST_NAMED])
     more = len(wrong) - _MOST_NAMED
     named += f" and {more} more" if more > 0 else ""
     return (
@@ -88,15 +88,15 @@ def before_wait(text: str, symbol: str) -> BeforeWait | None:
     if symbol not in functions or not functions[symbol].instructions:
         return None
     reached = {
-        (name, one.offset): one
-        for name, one in _walk_instructions(functions, symbol)
-        if one.predicate not in _NEVER
+        (name, instruction.offset): instruction
+        for name, instruction in _walk_instructions(functions, symbol)
+        if instruction.predicate not in _NEVER
     }
-    ordered = [one for _, one in sorted(reached.items(), key=lambda item: item[0])]
+    ordered = [instruction for _, instruction in sorted(reached.items(), key=lambda item: item[0])]
     return BeforeWait(
-        tuple(one for one in ordered if class_of(one) in _ACCESSES),
-        tuple(one for one in ordered if one.family in _INDIRECT and not one.targets),
-        any(one.family == TRIGGER for one in functions[symbol].instructions),
+        tuple(instruction for instruction in ordered if class_of(instruction) in _ACCESSES),
+        tuple(i for i in ordered if i.family in _INDIRECT and not i.targets),
+        any(instruction.family == TRIGGER for instruction in functions[symbol].instructions),
     )
 
 
@@ -114,7 +114,7 @@ def _walk_instructions(
 ) -> Iterator[tuple[str, Instruction]]:
     waiting, seen = [(symbol, 0)], set()
     places = {
-        name: {one.offset: index for index, one in enumerate(function.instructions)}
+        name: {instruction.offset: index for index, instruction in enumerate(function.instructions)}
         for name, function in functions.items()
     }
     while waiting:
@@ -123,13 +123,13 @@ def _walk_instructions(
         if (name, index) in seen or index >= len(code):
             continue
         seen.add((name, index))
-        one = code[index]
-        yield name, one
-        if one.family == WAIT and one.predicate in _ALWAYS:
+        instruction = code[index]
+        yield name, instruction
+        if instruction.family == WAIT and instruction.predicate in _ALWAYS:
             continue
-        if _goes_on(one):
+        if _goes_on(instruction):
             waiting.append((name, index + 1))
-        for target in () if one.family in _NAMES_ONLY else one.targets:
+        for target in () if instruction.family in _NAMES_ONLY else instruction.targets:
             if target in functions[name].labels:
                 offset = functions[name].labels[target]
                 waiting.append((name, places[name][offset]))
@@ -137,11 +137,11 @@ def _walk_instructions(
                 waiting.append((target, 0))
 
 
-def _goes_on(one: Instruction) -> bool:
+def _goes_on(instruction: Instruction) -> bool:
     """Whether the next instruction may follow; what jumps on a condition may have it as operand."""
-    if one.predicate not in _ALWAYS:
+    if instruction.predicate not in _ALWAYS:
         return True
-    if one.family in ("BRA", "JMP"):
+    if instruction.family in ("BRA", "JMP"):
         # `BRA !P2, label`, `BRA.U UP0, label` and `BRA.DIV UR4, label` go both ways.
-        return bool(one.operands.partition("`")[0].strip(" ,"))
-    return one.family not in _ENDS | {"BRX", "BRXU", "JMX", "JMXU"}
+        return bool(instruction.operands.partition("`")[0].strip(" ,"))
+    return instruction.family not in _ENDS | {"BRX", "BRXU", "JMX", "JMXU"}

@@ -94,8 +94,8 @@ class CommandLine(click.Group):
         if run is not None:
             run.format_options(ctx, formatter)
         with formatter.section("Commands"):
-            others = (one for one in self.list_commands(ctx) if one not in COMMANDS)
-            rows = [*COMMANDS.items(), *((one, "Of another package.") for one in others)]
+            others = (command for command in self.list_commands(ctx) if command not in COMMANDS)
+            rows = [*COMMANDS.items(), *((other, "Of another package.") for other in others)]
             formatter.write_dl(rows)
         formatter.write_paragraph()
         formatter.write_text(f"`{ctx.command_path} COMMAND --help` shows a command's own options.")

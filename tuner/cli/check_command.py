@@ -58,14 +58,14 @@ def command(
 
     chosen = options.unique(operators, "operator")
     with stdout_kept_for_result(as_json):
-        found = check(space, target=target, sample=sample, operators=chosen, run=not no_run)
+        space_check = check(space, target=target, sample=sample, operators=chosen, run=not no_run)
     if as_json:
-        click.echo(json.dumps(as_object(found)))
+        click.echo(json.dumps(as_object(space_check)))
     else:
         console = Console()
-        for part in as_text(found):
+        for part in as_text(space_check):
             console.print(part, soft_wrap=isinstance(part, str))
-    if found.not_shown and not no_run:
+    if space_check.not_shown and not no_run:
         raise Exit(NOT_SHOWN)
 
 
@@ -88,9 +88,9 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
             for workload, valid in found.valid.items()
         ],
         "arguments": [
-            {"workload": str(proof.workload), "argument": one.argument, "shown": one.text}
+            {"workload": str(proof.workload), "argument": finding.argument, "shown": finding.text}
             for proof in found.proofs
-            for one in proof.findings
+            for finding in proof.findings
         ],
         "compared": [
             {"workload": str(proof.workload), "kinds": list(proof.compared)}
@@ -125,8 +125,8 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         if proof.findings or proof.compared:
             smaller = ", smaller sizes than the file has" if proof.smaller else ""
             yield f"\nThe baseline, run on the CPU with {proof.workload}{smaller}:"
-        for one in proof.findings:
-            yield f"  {found.spec.path.name}:{one.line}: {one.text}"
+        for finding in proof.findings:
+            yield f"  {found.spec.path.name}:{finding.line}: {finding.text}"
         if proof.compared:
             yield f"  it agrees with the reference on inputs {', '.join(proof.compared)}"
         if proof.open_because:

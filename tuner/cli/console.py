@@ -24,8 +24,8 @@ class Console(rich.console.Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        for one in super().render(renderable, options):
-            yield one if one.control else one._replace(text=visible(one.text))
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 class Live(rich.live.Live):

@@ -46,12 +46,12 @@ class RecordingRow:
 def command(as_json: bool) -> None:
     """List the GPUs and OpenCL devices here and the recordings under kernels/."""
     gpus, recordings = tuple(list_gpus()), tuple(list_recordings(Path.cwd()))
-    families = [one for one in map(family, family_names()) if one.listed_as]
+    families = [d for d in map(family, family_names()) if d.listed_as]
     others = {one.listed_as: one.list_here() for one in families}
     if as_json:
         listed = {"gpus": [*map(asdict, gpus)]}
         for name, devices in others.items():
-            listed[name] = [{"device": one.device, **one.facts} for one in devices]
+            listed[name] = [{"device": device.device, **device.facts} for device in devices]
         click.echo(json.dumps({**listed, "recordings": [*map(asdict, recordings)]}))
         return
     for gpu in gpus:

@@ -150,7 +150,7 @@ def settings(
     """
     names = list(SETTINGS)
     names = names[names.index(first) if first else 0 : names.index(last) + 1 if last else None]
-    offered = [one for one in names if command is None or command in SETTINGS[one].commands]
+    offered = [name for name in names if command is None or command in SETTINGS[name].commands]
 
     def declare(function: Command) -> Command:
         for name in reversed(offered):
@@ -166,8 +166,8 @@ def settings_of(context: click.Context, values: Mapping[str, Any]) -> dict[str, 
     def is_given(name: str) -> bool:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
-    known = [one.name for one in settings_in(RunSettings) if one.name in values]
-    given = {name: values[name] for name in known if is_given(name)}
+    run_names = [stated.name for stated in settings_in(RunSettings) if stated.name in values]
+    given = {name: values[name] for name in run_names if is_given(name)}
     if "operators" in given:
         given["operators"] = unique(given["operators"], "operator")
     if values.get("peer"):
@@ -177,8 +177,8 @@ def settings_of(context: click.Context, values: Mapping[str, Any]) -> dict[str, 
 
 def call_settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Collect what says how this one call goes, and no session keeps."""
-    known = (one.name for one in settings_in(CallSettings))
-    return {name: values[name] for name in known if name in values}
+    call_names = (stated.name for stated in settings_in(CallSettings))
+    return {name: values[name] for name in call_names if name in values}
 
 
 moved_space = click.option(

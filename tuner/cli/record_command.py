@@ -62,7 +62,7 @@ def command(context: click.Context, /, source: Path | None, **values: Any) -> No
         run = open_run(stack, source, settings, run_options, resume=values["resume"])
         console.print(f"session {run.session.directory}")
         with make_view(console, quiet=False) as view:
-            made = record(
+            recording = record(
                 run.plan,
                 session=run.session,
                 device=run.device,
@@ -71,5 +71,5 @@ def command(context: click.Context, /, source: Path | None, **values: Any) -> No
             )
         path = out or recording_path(run.plan.spec, run.device)
         with writing(path, "recording", "--out"):
-            save_recording(made, path)
+            save_recording(recording, path)
     console.print(f"{path} ({path.stat().st_size / 1024:.0f} KB)")

@@ -68,13 +68,20 @@ def command(context: click.Context, /, **values: Any) -> None:
     from tuner.cli.console import Console
 
     settings = options.settings_of(context, values)
+    # Collect what a resumed run needs to reach the cluster, and to go on with the copy.
+    again = _reach(values)
+    if values["copy_session"]:
+        from tuner.session.database import without_password
+
+        again |= {"store": values["store"] and without_password(values["store"])}
+        again |= {"copy_session": True}
     run_options = RunOptions(
         **options.call_settings_of(values),
         command=(program_name(), *context.meta[WORDS]),
         say=_say,
         may_run=options.asker(values["trust"]),
         cluster=_cluster(values),
-        resume_command=tuple(words_of(_said_again(values))),
+        resume_command=tuple(words_of(again)),
     )
     as_json, quiet = values["as_json"], values["quiet"]
     with interrupt_on_sigterm():
@@ -94,19 +101,8 @@ def command(context: click.Context, /, **values: Any) -> None:
 
 
 def _reach(values: dict[str, Any]) -> dict[str, Any]:
-    names = [one.name for one in settings_in(ReachSettings)]
+    names = [stated.name for stated in settings_in(ReachSettings)]
     return {name: values[name] for name in names if values[name]}
-
-
-def _said_again(values: dict[str, Any]) -> dict[str, Any]:
-    """Collect what a resumed run needs to reach the cluster, and to go on with the copy."""
-    again = _reach(values)
-    if values["copy_session"]:
-        from tuner.session.database import without_password
-
-        again |= {"store": values["store"] and without_password(values["store"])}
-        again |= {"copy_session": True}
-    return again
 
 
 def _cluster(values: dict[str, Any]) -> ClusterSettings | None:

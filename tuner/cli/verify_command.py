@@ -47,13 +47,13 @@ def command(
 
     with stdout_kept_for_result(as_json), Session.open(folder) as session:
         asker = options.asker(trust)
-        made = verify(session, space=space, device=device, jobs=jobs, may_run=asker)
+        checks = verify(session, space=space, device=device, jobs=jobs, may_run=asker)
         results = session.results()
     if as_json:
-        click.echo(json.dumps(as_object(folder, made)))
+        click.echo(json.dumps(as_object(folder, checks)))
     else:
-        _print(results, made)
-    if any(check.passed is False for check in made):
+        _print(results, checks)
+    if any(check.passed is False for check in checks):
         raise Exit(FAILED)
 
 
@@ -91,15 +91,15 @@ def _print(results: Sequence[Result], checks: Sequence[Check]) -> None:
     console.print(table)
     for check in checks:
         if check.passed is False:
-            told = f"{check.kind} {check.workload} FAILED: {check.reason}"
-            console.print(f"{told}\n  {check.variant}", soft_wrap=True)
+            line = f"{check.kind} {check.workload} FAILED: {check.reason}"
+            console.print(f"{line}\n  {check.variant}", soft_wrap=True)
     left_out = Counter(
         (check.kind, str(check.workload), check.reason) for check in checks if check.passed is None
     )
     for (kind, workload, reason), count in left_out.items():
         configs = "one config" if count == 1 else f"{count} configs"
-        told = f"{kind} {workload}, {configs} not run: {reason}"
-        console.print(told, soft_wrap=True)
+        line = f"{kind} {workload}, {configs} not run: {reason}"
+        console.print(line, soft_wrap=True)
     failed = {check.variant for check in checks if check.passed is False}
     out = [str(result.workload) for result in results if result.variant in failed]
     console.print(

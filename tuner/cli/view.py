@@ -257,10 +257,13 @@ def share_done(progress: Progress) -> float:
 
 def search_status(progress: Progress, workload: Workload) -> str:
     """Describe the search of one workload and what is left of the run in one line."""
-    found = next(w for w in progress.workloads if w.workload == workload)
-    parts = [str(workload), f"{found.done}/{found.budget} trials ({counts(found) or 'none yet'})"]
-    if found.best_us is not None:
-        parts.append(f"best {found.best_us:.2f} us {speedup(found)}".rstrip())
+    of_workload = next(w for w in progress.workloads if w.workload == workload)
+    parts = [
+        str(workload),
+        f"{of_workload.done}/{of_workload.budget} trials ({counts(of_workload) or 'none yet'})",
+    ]
+    if of_workload.best_us is not None:
+        parts.append(f"best {of_workload.best_us:.2f} us {speedup(of_workload)}".rstrip())
     return ", ".join((*parts, *pace(progress)))
 
 
@@ -328,11 +331,11 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
 
 def round_lines(data: ReportData) -> Iterator[str]:
     """Write one line for every round, and one for what a model's replies took."""
-    for one in data.rounds:
-        parts = [f"on {one.record.base}"] if one.record.base else []
-        parts += [_short(one.record.idea.change)] if one.record.idea else []
+    for ended in data.rounds:
+        parts = [f"on {ended.record.base}"] if ended.record.base else []
+        parts += [_short(ended.record.idea.change)] if ended.record.idea else []
         about = f"{', '.join(parts)}: " if parts else ""
-        yield f"{f'round {one.label}':15}{about}{_end(one)}"
+        yield f"{f'round {ended.label}':15}{about}{_end(ended)}"
     spent = _sum_spending(data)
     if spent is not None:
         cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
@@ -376,7 +379,7 @@ def _sum_spending(data: ReportData) -> Spent | None:
         return None
     from tuner.report.rounds import Spent
 
-    total = sum((one.spent for one in data.rounds), Spent())
+    total = sum((ended.spent for ended in data.rounds), Spent())
     return total if total.replies else None
 
 
@@ -468,7 +471,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *((f"bits           {line}" for line in bits_lines(data)) if data.keep_bits else ()),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
         # What is proved; the report has them all.
-        *(f"{'':15}{one}" for one in disagreements(data) if one.clear),
+        *(f"{'':15}{disagreement}" for disagreement in disagreements(data) if disagreement.clear),
         *round_lines(data),
         *others,
         f"session        {folder}",

@@ -40,13 +40,12 @@ class CompileRequest:
 
 def work_groups_of(launches: Sequence[Launch]) -> tuple[str, ...]:
     """Name what PoCL compiles a kernel for at each launch, as it names that in its cache."""
-    return tuple(dict.fromkeys(map(_work_group, launches)))
-
-
-def _work_group(launch: Launch) -> str:
-    sizes = "-".join(map(str, launch.block))
-    items = (count * size for count, size in zip(launch.grid, launch.block, strict=True))
-    return f"{sizes}-goffs0" + "-smallgrid" * (max(items) < SMALL_GRID_ITEMS)
+    names: dict[str, None] = {}
+    for launch in launches:
+        sizes = "-".join(map(str, launch.block))
+        items = (count * size for count, size in zip(launch.grid, launch.block, strict=True))
+        names[f"{sizes}-goffs0" + "-smallgrid" * (max(items) < SMALL_GRID_ITEMS)] = None
+    return tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +140,11 @@ class AnsweringCompiler:
         """Answer at once where all kernels of the request are known, else start compiling."""
         asked = request.source, request.options, request.architecture, request.include_dirs
         key = source_key(*asked)
-        known = self._results.get(key)
-        if known is None or (known.ok and not set(request.kernels) <= known.resources.keys()):
+        result = self._results.get(key)
+        if result is None or (result.ok and not set(request.kernels) <= result.resources.keys()):
             return self._fallback.submit(request)
         answer: Future[CompileResult] = Future()
-        answer.set_result(known)
+        answer.set_result(result)
         return answer
 
     def close(self) -> None:
@@ -214,18 +213,18 @@ def ptxas_resources(log: str) -> dict[str, Resources]:
 
 def nvrtc_errors(log: str) -> list[str]:
     """List the errors of `log`, each with the source lines that the compiler shows with it."""
-    found = []
+    errors = []
     for block in re.split(r"\n\s*\n", log.replace("\0", "").strip("\n")):
         lines = []
         for line in block.splitlines():
             if _PTXAS.match(line):
-                found += [line] if _PTXAS_ERROR.search(line) else []
+                errors += [line] if _PTXAS_ERROR.search(line) else []
             elif not _SUMMARY.match(line) and "precompiled header file" not in line:
                 lines.append(line)
         text = "\n".join(lines)
         if _DIAGNOSTIC.search(text):
-            found.append(text)
-    return found
+            errors.append(text)
+    return errors
 
 
 def shorten_text(text: str) -> str:
@@ -269,12 +268,12 @@ def result_of(request: CompileRequest, reply: dict[str, Any], cubin: bytes) -> C
     log, seconds = reply["log"], reply["seconds"]
     if not cubin:
         return CompileResult(error=_error(request, log), seconds=seconds)
-    found = ptxas_resources(log)
+    by_symbol = ptxas_resources(log)
     lowered = {name: reply["lowered"].get(name, "") for name in request.kernels}
-    absent = [name for name in request.kernels if lowered[name] not in found]
+    absent = [name for name in request.kernels if lowered[name] not in by_symbol]
     if absent:
         return CompileResult(error=absent_error(request, absent), seconds=seconds)
-    resources = {name: found[lowered[name]] for name in request.kernels}
+    resources = {name: by_symbol[lowered[name]] for name in request.kernels}
     return CompileResult(cubin, lowered, resources, seconds=seconds)
 
 
@@ -295,6 +294,6 @@ def _error(request: CompileRequest, log: str) -> str:
 def absent_error(request: CompileRequest, absent: list[str], because: str = "") -> str:
     """Say which kernels of a request its source lacks, and which it has."""
     source = _ATTRIBUTE.sub(" ", normalize_source(request.source))
-    known = ", ".join(dict.fromkeys(_KERNEL.findall(source))) or "no __global__ function"
+    kernels = ", ".join(dict.fromkeys(_KERNEL.findall(source))) or "no __global__ function"
     names = ", ".join(f"`{name}`" for name in absent)
-    return f"{UNIT_NAME}: error: no kernel {names}{because}; the source has {known}"
+    return f"{UNIT_NAME}: error: no kernel {names}{because}; the source has {kernels}"

@@ -67,13 +67,15 @@ class Cache:
             data = read_regular(path, MAX_MESSAGE_BYTES)
         except OSError:
             return None
-        result = _decode_result(key, data)
-        if result is None:
+        body = data[len(_MAGIC) + _DIGEST_BYTES :]
+        if not data.startswith(_start(key, body)):
             logger.warning("damaged cache entry %s: compiling again", path)
             return None
+        content, cubin, _ = unpack(body)
+        resources = {name: Resources(**used) for name, used in content["resources"].items()}
         with contextlib.suppress(OSError):
             os.utime(path)
-        return result
+        return CompileResult(cubin, content["lowered"], resources, content["error"], cached=True)
 
     def put(self, key: str, result: CompileResult) -> None:
         """Store a result; a folder that cannot be written costs a warning, not the run."""
@@ -82,7 +84,14 @@ class Cache:
         path = self._entries / key
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, _encode_result(key, result))
+            resources = {name: asdict(used) for name, used in result.resources.items()}
+            content = {
+                "lowered": dict(result.lowered),
+                "resources": resources,
+                "error": result.error,
+            }
+            body = pack(content, result.cubin)
+            atomic_write(path, (_start(key, body) + body))
             self._puts += 1
             stamp = self.directory / "compiled.pruned"
             due = self._puts % PRUNE_EVERY_PUTS == 0
@@ -112,22 +121,6 @@ class Cache:
                 return
             path.unlink(missing_ok=True)
             total -= size
-
-
-def _encode_result(key: str, result: CompileResult) -> bytes:
-    resources = {name: asdict(used) for name, used in result.resources.items()}
-    content = {"lowered": dict(result.lowered), "resources": resources, "error": result.error}
-    body = pack(content, result.cubin)
-    return _start(key, body) + body
-
-
-def _decode_result(key: str, data: bytes) -> CompileResult | None:
-    body = data[len(_MAGIC) + _DIGEST_BYTES :]
-    if not data.startswith(_start(key, body)):
-        return None
-    content, cubin, _ = unpack(body)
-    resources = {name: Resources(**used) for name, used in content["resources"].items()}
-    return CompileResult(cubin, content["lowered"], resources, content["error"], cached=True)
 
 
 def _start(key: str, body: bytes) -> bytes:

@@ -152,7 +152,7 @@ def _find_includes(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple
     counted in: a superset is safe.
     """
     folders = [Path(folder) for folder in include_dirs]
-    found: set[Path] = set()
+    visited: set[Path] = set()
     waiting = []
     line, end = 1, 0
     for match in _NAMED.finditer(source) if folders else ():
@@ -162,9 +162,9 @@ def _find_includes(source: str, include_dirs: tuple[str, ...]) -> Iterator[tuple
     while waiting:
         line, name, places = waiting.pop()
         for path in (folder / name for folder in places):
-            if path in found or not _is_file(path):
+            if path in visited or not _is_file(path):
                 continue
-            found.add(path)
+            visited.add(path)
             yield line, path
             waiting += [(line, inner, [path.parent, *folders]) for inner in _content(path)[1]]
 
@@ -180,8 +180,8 @@ def include_digest(source: str, include_dirs: tuple[str, ...]) -> str:
     """Hash the files in the user's include folders that a source can reach, however deep."""
     if not include_dirs:
         return ""
-    found = {str(path): _content(path)[0] for _, path in _find_includes(source, include_dirs)}
-    content = "\n".join(f"{digest} {path}" for path, digest in sorted(found.items()))
+    digests = {str(path): _content(path)[0] for _, path in _find_includes(source, include_dirs)}
+    content = "\n".join(f"{digest} {path}" for path, digest in sorted(digests.items()))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -197,22 +197,22 @@ def header_digest(source: str, include_dirs: Iterable[Path | str]) -> str:
     so do our own headers.
     """
     folders = (*map(str, include_dirs), str(OWN))
-    found = set()
+    entries = set()
     for _, path in _find_includes(source, folders):
         # What lies outside of them is refused when it is compiled.
-        own = (path.relative_to(one) for one in folders if path.is_relative_to(one))
+        own = (path.relative_to(folder) for folder in folders if path.is_relative_to(folder))
         name = next(own, path)
-        found.add(f"{_content(path)[0]} {name.as_posix()}")
-    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest() if found else ""
+        entries.add(f"{_content(path)[0]} {name.as_posix()}")
+    return hashlib.sha256("\n".join(sorted(entries)).encode()).hexdigest() if entries else ""
 
 
 def _content(path: Path) -> tuple[str, tuple[str, ...]]:
     status = path.stat()
-    return _read(path, status.st_mtime_ns, status.st_size)
+    return _read_file(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str, ...]]:
+def _read_file(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str, ...]]:
     data = read_regular(path)
     return hashlib.sha256(data).hexdigest(), tuple(_NAMED.findall(data.decode(errors="replace")))
 

@@ -37,7 +37,22 @@ def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
     if version >= FIRST_WITH_BUNDLE and hasattr(nvrtc, "nvrtcInstallBundledHeaders"):
         bundle = _unpack_headers(version, cache_dir)
         return [bundle, bundle / "cccl"]
-    toolkit = _toolkit(version)
+    nvcc = shutil.which("nvcc")
+    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
+    candidates = [
+        pathfinder.find_nvidia_header_directory("cudart"),
+        str(Path(nvcc).resolve().parents[1] / "include") if nvcc else None,
+        *(str(Path(root, "include")) for root in named if root),
+        "/usr/local/cuda/include",
+    ]
+    roots = [Path(candidate) for candidate in candidates if candidate]
+
+    def distance(root: Path) -> tuple[bool, int]:
+        found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
+        return found // 1000 != wanted // 1000, abs(found - wanted)
+
+    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
+    toolkit = min(found, key=distance, default=None)
     if toolkit is None:
         return []
     cccl = toolkit / "cccl"
@@ -77,25 +92,6 @@ def _unpack_headers(version: tuple[int, int], cache_dir: Path) -> Path:
     return folder
 
 
-def _toolkit(version: tuple[int, int]) -> Path | None:
-    nvcc = shutil.which("nvcc")
-    named = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
-    candidates = [
-        pathfinder.find_nvidia_header_directory("cudart"),
-        str(Path(nvcc).resolve().parents[1] / "include") if nvcc else None,
-        *(str(Path(root, "include")) for root in named if root),
-        "/usr/local/cuda/include",
-    ]
-    roots = [Path(candidate) for candidate in candidates if candidate]
-
-    def distance(root: Path) -> tuple[bool, int]:
-        found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
-        return found // 1000 != wanted // 1000, abs(found - wanted)
-
-    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
-    return min(found, key=distance, default=None)
-
-
 def _cudart_version(root: Path) -> int:
     match = _VERSION.search((root / "cuda_runtime_api.h").read_text(errors="replace"))
     return int(match[1]) if match else 0
@@ -119,13 +115,13 @@ def _headers(folders: list[Path]) -> dict[str, str]:
     """
     own = Path(__file__).with_name("shims")
     files = (path for path in own.rglob("*") if path.is_file())
-    found = {path.relative_to(own).as_posix(): path.read_text(encoding="utf-8") for path in files}
-    found |= own_headers()
+    texts = {path.relative_to(own).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    texts |= own_headers()
     for name in _DECLARING:
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)
         if path is not None:
-            found[name] = _LONG_LONG.sub(_as_long, path.read_text(encoding="utf-8"))
-    return found
+            texts[name] = _LONG_LONG.sub(_as_long, path.read_text(encoding="utf-8"))
+    return texts
 
 
 def _as_long(match: re.Match[str]) -> str:
@@ -227,7 +223,7 @@ class Nvrtc:
         `options` hold all but the folders of CUDA's headers, `state` names the content of the
         user's, which precompiled ones must match.
         """
-        if not all(one.is_dir() for one in self._include_dirs[:1]):  # they were cleaned away
+        if not all(folder.is_dir() for folder in self._include_dirs[:1]):  # they were cleaned away
             self._include_dirs = include_dirs(self.version, self._cache_dir)
         options = [*options, *(f"-I{folder}" for folder in self._include_dirs), _BEFORE_ALL]
         key = self._precompiled.key(source, options, state)
@@ -301,7 +297,9 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str) -> None:
     threads: dict[tuple[Path, ...], ThreadPoolExecutor] = {}
     while True:
         request = receive(connection).header
-        readable = tuple(Path(one[2:]) for one in request["options"] if one.startswith("-I"))
+        readable = tuple(
+            Path(option[2:]) for option in request["options"] if option.startswith("-I")
+        )
         if readable not in threads:
             places = readable, (cache_dir, scratch)
             threads[readable] = ThreadPoolExecutor(1, "", confine_compiler, places)

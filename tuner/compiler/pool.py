@@ -209,7 +209,7 @@ class CompilerPool:
             topic = hash(request.source) if request.work_groups else None
             compiling = self._pool.submit(partial(self._compile, request, state), topic=topic)
             compiling.add_done_callback(
-                lambda done: self._thread.submit(self._compiled, request, key, done)
+                lambda done: self._thread.submit(self._keep_result, request, key, done)
             )
         except Exception as error:  # noqa: BLE001 - whoever waits for the result is told
             self._finish(request, error)
@@ -224,19 +224,19 @@ class CompilerPool:
                 return None
         return worker.compile(request, state, self._timeout_s)
 
-    def _compiled(
+    def _keep_result(
         self, request: CompileRequest, key: str, done: Future[tuple[CompileResult, bool] | None]
     ) -> None:
         try:
-            found = done.result()
+            answer = done.result()
         except ChildDiedError as died:
             self._finish(request, _describe_crash(died))
         except Exception as error:  # noqa: BLE001 - as above
             self._finish(request, error)
         else:
-            if found is None:
+            if answer is None:
                 return
-            result, lasting = found
+            result, lasting = answer
             if self._cache is not None and lasting:
                 self._cache.put(key, result)
             self._finish(request, result)
@@ -254,11 +254,11 @@ class NvrtcPool(CompilerPool):
     def __init__(
         self, workers: int | None = None, timeout_s: float = 60.0, cache: Cache | None = None
     ) -> None:
-        super().__init__(CompilerProcess, _cannot_start, workers, timeout_s, cache)
 
+        def cannot_start(reason: Exception) -> WorkerError:
+            return WorkerError(
+                f"the CUDA compiler cannot start: {reason}",
+                remedy="pip install 'nvidia-cuda-nvrtc>=13.3,<14' 'cuda-bindings>=13,<14'",
+            )
 
-def _cannot_start(reason: Exception) -> WorkerError:
-    return WorkerError(
-        f"the CUDA compiler cannot start: {reason}",
-        remedy="pip install 'nvidia-cuda-nvrtc>=13.3,<14' 'cuda-bindings>=13,<14'",
-    )
+        super().__init__(CompilerProcess, cannot_start, workers, timeout_s, cache)

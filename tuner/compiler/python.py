@@ -71,5 +71,5 @@ class PythonCompiler(PassingCompiler):
 
 def measured_with(compiler: str, library: str) -> str | None:
     """Read out of `PythonCompiler.version` which version of a library there was, None for none."""
-    versions = dict(one.split(" ", 1) for one in compiler.split(", ") if " " in one)
+    versions = dict(entry.split(" ", 1) for entry in compiler.split(", ") if " " in entry)
     return versions.get(library)

@@ -48,16 +48,19 @@ def _reached_by(source: str) -> str:
             return source
         # Not `splitlines`: it ends lines where Python does not, at a form feed for one.
         lines = text.split("\n")
-        return "\n".join(_bare(lines, one) for one in kept)
+        return "\n".join(_bare(lines, statement) for statement in kept)
     except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
         return source
 
 
 def _choose_statements(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], set[str]]:
     """Choose what `launch` needs, and what does more than to define names; give all their names."""
-    run = [one for one in statements if not (_is_text(one) or _is_for_scripts(one))]
-    own = frozenset[str]().union(*(_bound(one) for one in run))
-    defined, named = [_list_definitions(one, own) for one in run], [_names(one) for one in run]
+    run = [s for s in statements if not (_is_text(s) or _is_for_scripts(s))]
+    own = frozenset[str]().union(*(_bound_names(statement) for statement in run))
+    defined, named = (
+        [_list_definitions(statement, own) for statement in run],
+        [_names(statement) for statement in run],
+    )
     kept: set[int] = set()
     wanted, before = {FUNCTION}, -1
     while before < len(kept):
@@ -77,26 +80,31 @@ def _list_definitions(statement: ast.stmt, own: frozenset[str]) -> frozenset[str
     """
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            acts = any(_holds(one, _ACTING) for one in _run_at_once(statement))
+            acts = any(_holds(expression, _ACTING) for expression in _run_at_once(statement))
             acts = acts or not _is_harmless(statement, own)
             acts = acts or statement.name.startswith("__")  # called without being named
         case ast.ClassDef(bases=bases, keywords=keywords, body=body):
             acts = bool(bases or keywords) or not _is_harmless(statement, own)
-            acts = acts or any(not _list_definitions(one, own) for one in body if _says(one))
+            # Tell what does something from a text and `pass`.
+            acts = acts or any(
+                not _list_definitions(inner, own)
+                for inner in body
+                if (not (_is_text(inner) or isinstance(inner, ast.Pass)))
+            )
         case ast.Assign(value=value) | ast.AnnAssign(value=value):
             acts = value is not None and _holds(value, (*_ACTING, ast.Subscript))
         case _:
             acts = True
-    return frozenset() if acts else _bound(statement)
+    return frozenset() if acts else _bound_names(statement)
 
 
-def _bound(statement: ast.stmt) -> frozenset[str]:
+def _bound_names(statement: ast.stmt) -> frozenset[str]:
     """Give the names that a plain definition binds; nothing for what binds otherwise."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return frozenset({statement.name})
         case ast.Assign(targets=targets):
-            names = [one.id if isinstance(one, ast.Name) else "" for one in targets]
+            names = [target.id if isinstance(target, ast.Name) else "" for target in targets]
             return frozenset(names if all(names) else ())
         case ast.AnnAssign(target=ast.Name(id=name)):
             return frozenset({name})
@@ -109,9 +117,9 @@ def _run_at_once(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[a
     yield from arguments.defaults
     yield from filter(None, arguments.kw_defaults)
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    for one in (*every, arguments.vararg, arguments.kwarg):
-        if one is not None and one.annotation is not None:
-            yield one.annotation
+    for argument in (*every, arguments.vararg, arguments.kwarg):
+        if argument is not None and argument.annotation is not None:
+            yield argument.annotation
     if function.returns is not None:
         yield function.returns
 
@@ -141,21 +149,16 @@ def _is_harmless(
 
 
 def _names(statement: ast.stmt) -> frozenset[str]:
-    found = set()
+    names_there = set()
     for node in ast.walk(statement):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name):  # of a module that imports itself
-                found.add(name)
+                names_there.add(name)
             case ast.Global(names=names):
-                found.update(names)
+                names_there.update(names)
             case ast.alias(name=name):
-                found.update(name.split("."))
-    return frozenset(found)
-
-
-def _says(statement: ast.stmt) -> bool:
-    """Tell what does something from a text and `pass`."""
-    return not (_is_text(statement) or isinstance(statement, ast.Pass))
+                names_there.update(name.split("."))
+    return frozenset(names_there)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -50,5 +50,5 @@ def version_of(folder: Path) -> tuple[int, ...]:
 def _from_pip() -> list[Path]:
     installed = importlib.util.find_spec("nvidia")
     places = (installed.submodule_search_locations if installed else None) or ()
-    found = [folder for place in places for folder in Path(place).glob("cu[0-9]*")]
-    return sorted(found, key=version_of, reverse=True)
+    folders = [folder for place in places for folder in Path(place).glob("cu[0-9]*")]
+    return sorted(folders, key=version_of, reverse=True)

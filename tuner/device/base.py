@@ -128,18 +128,18 @@ class Program:
                 if not launch[name]:
                     del launch[name]
         # What the file declares is keyed as before a config could bring scratch along.
-        sizes = [one if one[2] else one[:2] for one in self.scratch]
-        scratch = [sizes] if sizes else []
-        known = [self.source_key, self.workload.key, launches, *scratch]
-        content = json.dumps(known, sort_keys=True)
+        sizes = [scratch if scratch[2] else scratch[:2] for scratch in self.scratch]
+        parts = [self.source_key, self.workload.key, launches, *([sizes] if sizes else [])]
+        content = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
 def largest_scratch(programs: Sequence[Program]) -> dict[str, ChosenScratch]:
     """Take the largest of each scratch that configs choose, by its name."""
     largest: dict[str, ChosenScratch] = {}
-    for one in (one for program in programs for one in program.scratch):
-        largest[one[0]] = max(one, largest.get(one[0], one), key=lambda one: prod(one[1]))
+    for scratch in (scratch for program in programs for scratch in program.scratch):
+        name = scratch[0]
+        largest[name] = max(scratch, largest.get(name, scratch), key=lambda sized: prod(sized[1]))
     return largest
 
 
@@ -389,6 +389,18 @@ class Device(ABC):
         return DeviceError(f"{self.info.name} {why}")
 
 
+def device_names(limits: DeviceLimits, multiprocessors: int) -> dict[str, Value]:
+    """Name the device's numbers as constraints and launches do."""
+    return {
+        "max_threads": limits.threads_per_block,
+        "max_shared_bytes": limits.shared_bytes_per_block,
+        "multiprocessors": multiprocessors,
+        "warp_size": limits.threads_per_warp,
+        "wave": limits.threads_per_warp,  # AMD's word for it
+        "successor_waits": False,  # unless somebody has said so, it doesn't
+    }
+
+
 @dataclass(frozen=True)
 class CompileTarget:
     """Turn sources of one kernel into requests and programs, and say what a recording calls them.
@@ -415,21 +427,13 @@ class CompileTarget:
     def names(self, workload: Workload) -> Mapping[str, Value]:
         """Collect, once, what constraints and launches may use besides parameters."""
         if workload not in self._names:
-            self._names[workload] = self._names_on(workload)
+            around = self.spec.surroundings_of(workload)
+            self._names[workload] = {
+                **workload.values,
+                **device_names(self.limits, self.device.multiprocessors),
+                "successor_waits": around is not None and around.successor_waits,
+            }
         return self._names[workload]
-
-    def _names_on(self, workload: Workload) -> Mapping[str, Value]:
-        around = self.spec.surroundings_of(workload)
-        return {
-            **workload.values,
-            "max_threads": self.limits.threads_per_block,
-            "max_shared_bytes": self.limits.shared_bytes_per_block,
-            "multiprocessors": self.device.multiprocessors,
-            "warp_size": self.limits.threads_per_warp,
-            "wave": self.limits.threads_per_warp,  # AMD's word for it
-            # Unless somebody has said so, it doesn't.
-            "successor_waits": around is not None and around.successor_waits,
-        }
 
     def request(self, source: str, launches: tuple[Launch, ...]) -> CompileRequest:
         return CompileRequest(
@@ -438,7 +442,7 @@ class CompileTarget:
             architecture=self.device.architecture,
             options=self.options,
             include_dirs=self._include_dirs,
-            work_groups=work_groups_of(launches) if self._is_opencl else (),
+            work_groups=work_groups_of(launches) if self.spec.language is OPENCL else (),
         )
 
     def program(
@@ -460,8 +464,12 @@ class CompileTarget:
             return ()
         names = {**self.names(workload), **config}
         return tuple(
-            (one.name, one.dimensions(names), (one.dtype, one.zeroed) if one.added else None)
-            for one in sized
+            (
+                argument.name,
+                argument.dimensions(names),
+                (argument.dtype, argument.zeroed) if argument.added else None,
+            )
+            for argument in sized
         )
 
     def key(
@@ -481,10 +489,6 @@ class CompileTarget:
     @cached_property
     def _include_dirs(self) -> tuple[str, ...]:
         return tuple(map(str, self.spec.include_dirs))
-
-    @cached_property
-    def _is_opencl(self) -> bool:
-        return self.spec.language is OPENCL
 
 
 def verify_all(device: Device, programs: Sequence[Program]) -> Sequence[Outcome]:

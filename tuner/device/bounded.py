@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tuner.device.reference import limited, line_in
+from tuner.device.reference import limit_time, line_in
 from tuner.model.errors import KernelError
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 from tuner.process.confinement import be_quiet, limit_process
@@ -43,7 +43,7 @@ class BoundedProcess:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object, which the first call makes."""
-        with self._blamed():
+        with self._blame_file():
             if self._make:
                 self._child.wait_ready()
                 self._call("make", *self._make)
@@ -58,7 +58,7 @@ class BoundedProcess:
         self._child.kill()
 
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def _blame_file(self) -> Iterator[None]:
         try:
             yield
         except ChildTimeoutError as error:
@@ -92,7 +92,7 @@ class _Bounded:
 
     def _run(self, limit_s: float, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         try:
-            with limited(self._path, limit_s):
+            with limit_time(self._path, limit_s):
                 return function(*arguments)
         except MemoryError as error:
             raise _too_large(self._path, self._most_bytes, line_in(self._path, error)) from error

@@ -40,8 +40,8 @@ class Originals:
 
     def require(self) -> None:
         """Put back what was replaced; raise `PeerError` if anything was."""
-        found = {name: getattr(self._module, name, None) for name in self._kept}
-        replaced = [name for name, function in self._kept.items() if found[name] is not function]
+        current = {name: getattr(self._module, name, None) for name in self._kept}
+        replaced = [name for name, function in self._kept.items() if current[name] is not function]
         for name in replaced:
             setattr(self._module, name, self._kept[name])
         if replaced:
@@ -63,14 +63,14 @@ class Modules:
         """Return what calls a program's `launch` with its config; raise `PeerError` if it can't."""
         module = self._module(program)
 
-        def called(
+        def call_launch(
             tensors: Mapping[str, Any], axes: Mapping[str, int], **operators: str
         ) -> Mapping[str, Any] | None:
             config = None if module.CONFIG is None else dict(module.CONFIG)
             result: Mapping[str, Any] | None = module.launch(config, tensors, axes, **operators)
             return result
 
-        return called
+        return call_launch
 
     def import_ahead(self, program: Program) -> None:
         """Execute a module, and the imports of all functions that its `launch` reaches.
@@ -81,7 +81,14 @@ class Modules:
         self._module(program)
         with blamed_on_call(program):
             for statement in late_imports(program.cubin.decode()):
-                _import(statement)
+                code = compile(ast.Module([statement], []), "<import>", "exec")
+                try:
+                    exec(code, {})  # noqa: S102
+                except ImportError as error:
+                    assert error.__traceback__ is not None
+                    own = error.__traceback__.tb_next
+                    if own is not None and own.tb_next is not None:
+                        raise  # out of a module, which was executed in part
 
     def _module(self, program: Program) -> ModuleType:
         key = program.text_key
@@ -127,17 +134,6 @@ def _imports(node: ast.AST, *, called: bool) -> Iterator[ast.stmt]:
             called = called or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             for child in ast.iter_child_nodes(node):
                 yield from _imports(child, called=called)
-
-
-def _import(statement: ast.stmt) -> None:
-    code = compile(ast.Module([statement], []), "<import>", "exec")
-    try:
-        exec(code, {})  # noqa: S102
-    except ImportError as error:
-        assert error.__traceback__ is not None
-        own = error.__traceback__.tb_next
-        if own is not None and own.tb_next is not None:
-            raise  # out of a module, which was executed in part
 
 
 def forget(key: str, module: ModuleType) -> None:

@@ -74,10 +74,10 @@ class Definition:
         """Call the reference with the inputs of its signature."""
         around = computing(self.torch, widened=True) if wide else self.torch.no_grad()
         with around:
-            found = self._names["run"](**tensors)
-        if isinstance(found, Mapping):
-            return tuple(found[name] for name in self.data.outputs)
-        return found
+            outputs = self._names["run"](**tensors)
+        if isinstance(outputs, Mapping):
+            return tuple(outputs[name] for name in self.data.outputs)
+        return outputs
 
     def drawn(self, seed: int, device: str = "cpu") -> Mapping[str, Any]:
         """Draw nothing: a definition says no more than dtypes."""

@@ -34,8 +34,8 @@ class EitherLibrary:
             except LACKS:
                 pass  # NumPy says what is wrong, if more is wrong than that it is CuPy
         given = {name: xp.asnumpy(values) for name, values in inputs.items()}
-        found = function(np, given)
+        results = function(np, given)
         self._with_numpy = True
-        if not isinstance(found, Mapping):
-            return found
-        return {n: xp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in found.items()}
+        if not isinstance(results, Mapping):
+            return results
+        return {n: xp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in results.items()}

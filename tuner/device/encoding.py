@@ -113,10 +113,10 @@ def _convert_pieces(
 ) -> Array:
     if values.size <= _piece(xp):
         return convert(values)
-    flat, found = values.reshape(-1), xp.empty(values.size, to)
+    flat, converted = values.reshape(-1), xp.empty(values.size, to)
     for piece in pieces(xp, flat.size):
-        found[piece] = convert(flat[piece])
-    return found.reshape(values.shape)
+        converted[piece] = convert(flat[piece])
+    return converted.reshape(values.shape)
 
 
 @cache
@@ -150,7 +150,16 @@ def _encode_values(xp: Any, values: Array, dtype: str) -> Array:
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         return xp.where(xp.isnan(values), xp.uint32(0x7FFF), rounded).astype(xp.uint16)
     if dtype in STORAGE:
-        return _encode_fp8(xp, values, dtype)
+        table = _fp8_values(dtype)[:0x80]
+        finite = xp.asarray(table[np.isfinite(table)])
+        magnitude = xp.minimum(xp.abs(values.astype(xp.float64)), finite[-1])
+        above = xp.clip(xp.searchsorted(finite, magnitude), 1, len(finite) - 1)
+        low, high = finite[above - 1], finite[above]
+        middle = (low + high) / 2
+        up = (magnitude > middle) | ((magnitude == middle) & (above % 2 == 0))
+        code = xp.where(up, above, above - 1)
+        code = xp.where(xp.isnan(values), 0x7F, code)
+        return (code | xp.where(xp.signbit(values), 0x80, 0)).astype(xp.uint8)
     if dtype in FLOAT_DTYPES:
         return values.astype(dtype)
     # Rounding makes floats of whole numbers, which have not all of 64 bits.
@@ -186,16 +195,3 @@ def _fp8_values(dtype: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         top = exponent == 31
         values[top] = np.where(mantissa[top] == 0, np.inf, np.nan)
     return np.where(code & 0x80, -values, values)
-
-
-def _encode_fp8(xp: Any, values: Array, dtype: str) -> Array:
-    table = _fp8_values(dtype)[:0x80]
-    finite = xp.asarray(table[np.isfinite(table)])
-    magnitude = xp.minimum(xp.abs(values.astype(xp.float64)), finite[-1])
-    above = xp.clip(xp.searchsorted(finite, magnitude), 1, len(finite) - 1)
-    low, high = finite[above - 1], finite[above]
-    middle = (low + high) / 2
-    up = (magnitude > middle) | ((magnitude == middle) & (above % 2 == 0))
-    code = xp.where(up, above, above - 1)
-    code = xp.where(xp.isnan(values), 0x7F, code)
-    return (code | xp.where(xp.signbit(values), 0x80, 0)).astype(xp.uint8)

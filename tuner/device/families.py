@@ -44,5 +44,5 @@ def family_names() -> list[str]:
 
 def family(name: str) -> DeviceFamily:
     """Import a family of devices."""
-    found: DeviceFamily = plugins.load(plugins.DEVICES, name, DeviceFamily)
-    return found
+    loaded: DeviceFamily = plugins.load(plugins.DEVICES, name, DeviceFamily)
+    return loaded

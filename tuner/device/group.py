@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program, Recorded
-from tuner.device.forwarding import ForwardingDevice, make_forwarder
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import Workload
 
@@ -20,6 +20,35 @@ AT_HOME = frozenset({"run", "compare", "rank", "energy"})
 BY_THE_FIRST = frozenset({"call_compiler", "watchers", "counters"})
 BY_EACH = frozenset({"require_energy", "import_ahead"})
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def make_forwarder(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Make a method of the same signature that calls `forward` of its device with its name."""
+    name = method.__name__
+
+    def call(*arguments: _P.args, **options: _P.kwargs) -> _T:
+        device, *others = arguments
+        return cast("_T", cast("ForwardingDevice", device).forward(name, tuple(others), options))
+
+    return call
+
+
+class ForwardingDevice(Device):
+    """Forward what devices do; subclasses say to whom, and forward more by `forwarded`."""
+
+    @abstractmethod
+    def forward(self, name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """Call the method of that name on the device that does the work."""
+
+    run = make_forwarder(Device.run)
+    verify = make_forwarder(Device.verify)
+    compare = make_forwarder(Device.compare)
+    rank = make_forwarder(Device.rank)
+    same_bits = make_forwarder(Device.same_bits)
+    require_energy = make_forwarder(Device.require_energy)
+    idle_energy = make_forwarder(Device.idle_energy)
+    energy = make_forwarder(Device.energy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +135,7 @@ class DeviceGroup(ForwardingDevice):
     def __init__(self, members: Mapping[str, Device]) -> None:
         self.members = tuple(Member(name, device) for name, device in members.items())
         self.info = replace(self.members[0].device.info, members=len(members))
-        shared = frozenset.intersection(*(one.capabilities for one in members.values()))
+        shared = frozenset.intersection(*(member.capabilities for member in members.values()))
         self.capabilities = shared - {"compiler"} | {"members"}
         self.turns = Turns()
         self.reference_us: Mapping[str, float] = {}
@@ -131,10 +160,10 @@ class DeviceGroup(ForwardingDevice):
     def home(self, workload: Workload) -> int:
         """Return the number of the member that times a workload; raise `DeviceLost` for none."""
         with self._changing:
-            known = self._homes.get(workload.key)
-            if known is None:
+            home = self._homes.get(workload.key)
+            if home is None:
                 return self._choose_member()
-            number = [member.name for member in self.members].index(known.member)
+            number = [member.name for member in self.members].index(home.member)
             if self.members[number].lost:
                 self._list_members_left()  # raises: what the last one loses stays where it was
             return number
@@ -168,7 +197,7 @@ class DeviceGroup(ForwardingDevice):
             return None
         if name not in AT_HOME:
             return self._on(
-                self._choose_member, lambda one: getattr(one, name)(*arguments, **options)
+                self._choose_member, lambda device: getattr(device, name)(*arguments, **options)
             )
         timed = arguments[0]
         workload = (timed if isinstance(timed, Program) else timed[0]).workload
@@ -235,8 +264,10 @@ class DeviceGroup(ForwardingDevice):
             if home.member not in counts:
                 to = min(left, key=counts.__getitem__)
                 counts[to] += 1
-                known = {home.member, to} <= self.reference_us.keys()
-                ratio = self.reference_us[home.member] / self.reference_us[to] if known else 1.0
+                both_timed = {home.member, to} <= self.reference_us.keys()
+                ratio = (
+                    self.reference_us[home.member] / self.reference_us[to] if both_timed else 1.0
+                )
                 self._homes[key] = Home(to, home.factor * ratio)
                 self.moved = True
 

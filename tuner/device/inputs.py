@@ -102,7 +102,7 @@ def draw_values(
     What the fill promises holds for every kind; `names` are the axes that its numbers depend on.
     Raises `KernelError` where it cannot be kept.
     """
-    bounds = tuple(float(one.evaluate(names or {})) for one in argument.fill_bounds)
+    bounds = tuple(float(bound.evaluate(names or {})) for bound in argument.fill_bounds)
     kind, largest = split_kind(kind)
     if argument.fill in WHOLE_FILLS:
         return _whole(xp, rng, argument, kind, shape, int(bounds[0]))
@@ -179,21 +179,17 @@ def _vary_values(
         rows = (*values.shape[:1], *(1 for _ in values.shape[1:]))
         return values * kept * (rng.random(rows, dtype=xp.float32) >= EMPTY_ROWS)
     if kind == EXTREME and argument.dtype in FLOAT_DTYPES:
-        return _with_extremes(xp, rng, values, argument, largest)
+        large, small = min(LARGEST[argument.dtype], largest), SMALLEST_NORMAL[argument.dtype]
+        if argument.extreme is not None:
+            if argument.extreme.largest is None:
+                return values
+            large = min(large, argument.extreme.largest)
+        table = [large, -large, small, -small, small / 2, -small / 2, 0.0, -0.0, 1.0, -1.0]
+        extremes = xp.asarray(table, dtype=xp.float64)
+        choice = (rng.random(values.shape, dtype=xp.float32) * 2 * len(table)).astype(xp.int32)
+        picked = xp.clip(extremes[xp.minimum(choice, len(table) - 1)], -large, large)
+        return xp.where(choice < len(table), picked, values)
     return values
-
-
-def _with_extremes(xp: Any, rng: Any, values: Any, argument: Argument, largest: float) -> Any:
-    large, small = min(LARGEST[argument.dtype], largest), SMALLEST_NORMAL[argument.dtype]
-    if argument.extreme is not None:
-        if argument.extreme.largest is None:
-            return values
-        large = min(large, argument.extreme.largest)
-    table = [large, -large, small, -small, small / 2, -small / 2, 0.0, -0.0, 1.0, -1.0]
-    extremes = xp.asarray(table, dtype=xp.float64)
-    choice = (rng.random(values.shape, dtype=xp.float32) * 2 * len(table)).astype(xp.int32)
-    picked = xp.clip(extremes[xp.minimum(choice, len(table) - 1)], -large, large)
-    return xp.where(choice < len(table), picked, values)
 
 
 def _whole(
@@ -218,13 +214,13 @@ def _whole(
         share = xp.where(share < 0.5, 0.0, 1.0)
     if kind == "zeros":
         share = xp.where(rng.random(shape) < 0.5, 0.0, share)
-    found = xp.minimum(xp.floor(share * end), end - 1)
+    numbers = xp.minimum(xp.floor(share * end), end - 1)
     if kind == "negated":
-        found = end - 1 - found
+        numbers = end - 1 - numbers
     if argument.fill == "offsets":
-        found = xp.sort(found, axis=-1)
-        found[..., :1], found[..., -1:] = 0, below
-    return found
+        numbers = xp.sort(numbers, axis=-1)
+        numbers[..., :1], numbers[..., -1:] = 0, below
+    return numbers
 
 
 def _probabilities(xp: Any, rng: Any, kind: str, shape: tuple[int, ...], axis: int) -> Any:
@@ -284,8 +280,12 @@ class Prepared:
     @property
     def size_bytes(self) -> int:
         held = (self, *([self.twin[0]] if self.twin else []), *self.changed.values())
-        kept = [values for one in held for values in (one.inputs, one.reference or {}, one.scales)]
-        kept += [values for one in held for values in one.moved]
+        kept = [
+            values
+            for prepared in held
+            for values in (prepared.inputs, prepared.reference or {}, prepared.scales)
+        ]
+        kept += [values for prepared in held for values in prepared.moved]
         arrays = (array for values in kept for array in values.values())
         # A twin shares what it does not change: the weights of a layer are most of its inputs.
         return sum(int(array.nbytes) for array in {id(a): a for a in arrays}.values())

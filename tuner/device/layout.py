@@ -261,7 +261,7 @@ def lay_out(
         end = first + room
     order = tuple(_parameter(spec, argument, names) for argument in arguments)
     total_bytes = _align(end + max(GUARD_BYTES, unit), unit)
-    named = tuple(one.name for one in arguments)
+    named = tuple(argument.name for argument in arguments)
     return Layout(tuple(slots), order, total_bytes, named, len(added))
 
 

@@ -13,7 +13,7 @@ from tuner.device.reference import PeerFunction, load_peers
 from tuner.device.torch_reference import expression, tf32
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
-from tuner.model.kernel import Argument, KernelSpec
+from tuner.model.kernel import KernelSpec
 
 # Ours are captured into CUDA graphs already.
 _MODES = {
@@ -51,8 +51,8 @@ class _Peer:
 
     def __init__(self, spec: KernelSpec, posed: Callable[..., Compute], mode: str) -> None:
         self._posed, self._mode = posed, mode
-        arguments = [one for one in spec.arguments if not one.is_scalar]
-        self._outputs = [one for one in arguments if one.role in ("output", "inout")]
+        arguments = [argument for argument in spec.arguments if not argument.is_scalar]
+        self._outputs = [argument for argument in arguments if argument.role in ("output", "inout")]
         self._made: tuple[object, Compute] | None = None
 
     def call(self, tensors: Tensors, axes: Mapping[str, int], **operator: str) -> Tensors:
@@ -62,27 +62,25 @@ class _Peer:
         if self._made is None or self._made[0] != asked:
             self._made = asked, self._make(torch, self._posed(torch, tensors, axes, operator))
         with tf32(torch, allowed=True):
-            found = self._made[1](tensors)
-        return {one.name: each for one, each in zip(self._outputs, found, strict=True)}
+            results = self._made[1](tensors)
+        return {output.name: each for output, each in zip(self._outputs, results, strict=True)}
 
     def _make(self, torch: Any, compute: Compute) -> Compute:
         def results(tensors: Tensors) -> list[Any]:
             found = compute(tensors)
             several = found if isinstance(found, tuple | list) else (found,)
             return [
-                self._as_declared(torch, one, result, tensors)
-                for one, result in zip(self._outputs, several, strict=True)
+                # One number may have a dimension.
+                result.to(getattr(torch, torch_name(output.dtype))).reshape(
+                    tensors[output.name].shape
+                )
+                for output, result in zip(self._outputs, several, strict=True)
             ]
 
         if not self._mode:
             return results
         compiled: Compute = torch.compile(results, dynamic=False, mode=self._mode)
         return compiled
-
-    @staticmethod
-    def _as_declared(torch: Any, output: Argument, result: Any, tensors: Tensors) -> Any:
-        given = result.to(getattr(torch, torch_name(output.dtype)))
-        return given.reshape(tensors[output.name].shape)  # one number may have a dimension
 
 
 def _problem(
@@ -102,8 +100,8 @@ def _problem(
     if unknown:
         values, _ = posed.inputs(device=device)
     model = posed.model(wide=False, device=device)
-    weights = {n: (own, one.shape) for n, (own, one) in posed.weights(model).items()}
-    weights = {name: one for name, one in weights.items() if name in tensors}
+    weights = {n: (own, tensor.shape) for n, (own, tensor) in posed.weights(model).items()}
+    weights = {name: weight for name, weight in weights.items() if name in tensors}
 
     def compute(tensors: Tensors) -> Any:
         state = {own: tensors[name].reshape(shape) for name, (own, shape) in weights.items()}
@@ -124,6 +122,6 @@ def _expression(
     operator: Mapping[str, str],
 ) -> Compute:
     run, read = expression(spec, torch), [a.name for a in spec.arguments if a.role != "output"]
-    known: dict[str, Value] = {**axes, **operator}
-    known |= {a.name: a.value.evaluate(known) for a in spec.arguments if a.value is not None}
-    return lambda tensors: run(**known, **{n: tensors[n] for n in read if n in tensors})
+    names: dict[str, Value] = {**axes, **operator}
+    names |= {a.name: a.value.evaluate(names) for a in spec.arguments if a.value is not None}
+    return lambda tensors: run(**names, **{n: tensors[n] for n in read if n in tensors})

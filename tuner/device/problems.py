@@ -114,9 +114,13 @@ class BenchProblem:
                 else:
                     self._add(name, value)
             elif isinstance(node, ast.FunctionDef) and node.name in _DRAWN_IN:
-                for one in ast.walk(node):
-                    if isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1:
-                        self._add(f"n{one.value}", one)
+                for part in ast.walk(node):
+                    if (
+                        isinstance(part, ast.Constant)
+                        and type(part.value) is int
+                        and part.value > 1
+                    ):
+                        self._add(f"n{part.value}", part)
         self._posed = lru_cache(maxsize=4)(
             lambda sizes: ProblemModel(self, self._module(dict(sizes)))
         )
@@ -129,8 +133,8 @@ class BenchProblem:
 
     def at(self, sizes: Sizes) -> ProblemModel:
         """Pose it for some sizes; those that are not named stay as they are."""
-        known = {name: size for name, size in sizes.items() if name in self.knobs}
-        return self._posed(tuple(sorted(known.items())))
+        own = {name: size for name, size in sizes.items() if name in self.knobs}
+        return self._posed(tuple(sorted(own.items())))
 
     def _module(self, sizes: Sizes) -> dict[str, Any]:
         changed = {at: sizes[name] for at, name in self._places.items() if name in sizes}
@@ -188,15 +192,14 @@ class ProblemModel:
         if len(values) > _MOST_INPUTS:
             message = f"`get_inputs` gives over {_MOST_INPUTS} inputs"
             raise KernelError(message, path=self._problem.path)
-        found = dict(zip(self._parameters(len(values)), values, strict=True))
-        fills = {name: fill_of(value) for name, value in found.items()}
-        return found, {name: fill for name, fill in fills.items() if fill}
-
-    def _parameters(self, count: int) -> list[str]:
+        count = len(values)
         parameters = inspect.signature(self._names["Model"].forward).parameters.values()
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        named = [one.name for one in parameters if one.kind not in variadic][1 : count + 1]
-        return [*named, *(f"input{place}" for place in range(len(named), count))]
+        named = [p.name for p in parameters if p.kind not in variadic][1 : count + 1]
+        named += [f"input{place}" for place in range(len(named), count)]
+        inputs = dict(zip(named, values, strict=True))
+        fills = {name: fill_of(value) for name, value in inputs.items()}
+        return inputs, {name: fill for name, fill in fills.items() if fill}
 
     def constructor(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Give what the problem makes its `Model` with: positional arguments, and those by name."""
@@ -219,13 +222,13 @@ class ProblemModel:
             ):
                 torch.manual_seed(0)
                 positional, named = self.constructor()
-                made = self._names["Model"](*positional, **named)
+                model = self._names["Model"](*positional, **named)
                 if device != "cpu":
-                    return made
-                self._models[wide] = made.double() if wide else made
+                    return model
+                self._models[wide] = model.double() if wide else model
         return self._models[wide]
 
-    def traced(self) -> tuple[Mapping[str, Any], Any, Any]:
+    def trace(self) -> tuple[Mapping[str, Any], Any, Any]:
         """Run it on tensors without content, or with where it needs that.
 
         Returns the inputs by name, the model, and what `forward` gives.
@@ -240,10 +243,10 @@ class ProblemModel:
                 ):
                     inputs, _ = self.inputs(device=device)
                     model = self.model(wide=False, device=device)
-                    found = model(*inputs.values())
+                    outputs = model(*inputs.values())
                 # What fails there with other sizes does not take them.
                 self._problem.traced_on = (device,)
-                return inputs, model, found
+                return inputs, model, outputs
             except KernelError as error:
                 failed = error
         assert failed is not None
@@ -252,8 +255,8 @@ class ProblemModel:
     def weights(self, model: Any) -> dict[str, tuple[str, Any]]:
         """Give parameters and buffers by argument name, each with its own name and tensor."""
         owned = [*model.named_parameters(), *model.named_buffers()]
-        floats = ((name, one) for name, one in owned if one.is_floating_point() and one.numel())
-        return {name.replace(".", "_"): (name, one) for name, one in floats}
+        floats = ((name, t) for name, t in owned if t.is_floating_point() and t.numel())
+        return {name.replace(".", "_"): (name, tensor) for name, tensor in floats}
 
     def averages(self, model: Any) -> set[str]:
         """Name buffers that training only counts and averages, by argument: they are no inputs."""
@@ -278,14 +281,14 @@ class ProblemModel:
         around = computing(torch, widened=True) if wide else torch.no_grad()
         before = torch.random.get_rng_state()
         with around:
-            found = torch.func.functional_call(model, state, tuple(arguments))
+            outputs = torch.func.functional_call(model, state, tuple(arguments))
         if not bool((torch.random.get_rng_state() == before).all()):
             raise KernelError(
                 "draws random numbers while it runs, which no kernel can repeat",
                 path=self._problem.path,
                 remedy="draw them in get_inputs, or leave dropout and noise out (`self.eval()`)",
             )
-        return found
+        return outputs
 
     @cached_property
     def _known(self) -> tuple[dict[str, Any], frozenset[str]]:
@@ -296,18 +299,18 @@ class ProblemModel:
     def drawn(self, seed: int, device: str = "cpu") -> Mapping[str, Any]:
         """Draw the inputs that are no plain draws, and buffers as the model has them."""
         values, plain = self._known
-        if any(hasattr(one, "detach") for one in values.values()):
+        if any(hasattr(value, "detach") for value in values.values()):
             values, _ = self.inputs(seed, device)
         buffers = {name.replace(".", "_") for name, _ in self.model(wide=False).named_buffers()}
         weights = self.weights(self.model(wide=False))
-        kept = {name: one for name, (_, one) in weights.items() if name in buffers}
+        kept = {name: tensor for name, (_, tensor) in weights.items() if name in buffers}
         tensors = {n: v for n, v in values.items() if n not in plain and hasattr(v, "detach")}
         return {**tensors, **kept}
 
 
 def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
     """Make a mode that notes what PyTorch draws, and a function that names a tensor's fill."""
-    made: list[tuple[Any, str]] = []
+    draws: list[tuple[Any, str]] = []
     plain = {torch.rand: "uniform", torch.randn: "normal"}
 
     class Noting(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
@@ -316,10 +319,10 @@ def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
         ) -> Any:
             value = function(*args, **(kwargs or {}))
             if function in plain:
-                made.append((value, plain[function]))
+                draws.append((value, plain[function]))
             return value
 
-    return Noting(), lambda value: next((fill for one, fill in made if one is value), "")
+    return Noting(), lambda value: next((fill for drawn, fill in draws if drawn is value), "")
 
 
 def dtype_name(tensor: Any) -> str:
@@ -356,20 +359,20 @@ class _Judged:
         self, xp: Any, inputs: Mapping[str, Array], axes: Sizes, **operator: str
     ) -> Mapping[str, Array]:
         """Compute the outputs in float64."""
-        found = self._run(self._problem.at(axes), inputs, axes, wide=True)
-        return self._results.arrays(xp, found, {**axes, **operator})
+        outputs = self._run(self._problem.at(axes), inputs, axes, wide=True)
+        return self._results.arrays(xp, outputs, {**axes, **operator})
 
     def _run(self, posed: Any, inputs: Mapping[str, Array], axes: Sizes, *, wide: bool) -> Any:
-        torch, known = self._torch, dict[str, Any]()
+        torch, given = self._torch, dict[str, Any]()
         theirs = {ours: name for name, ours in _DTYPES.items()}
         for name, values in inputs.items():
             dtype = self._arrays[name].dtype
             tensor = tensor_of(torch, values, dtype)
-            known[name] = tensor if wide else tensor.to(getattr(torch, theirs.get(dtype, dtype)))
+            given[name] = tensor if wide else tensor.to(getattr(torch, theirs.get(dtype, dtype)))
         passed = self._problem.passed
-        known |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
+        given |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
         with tf32(self._torch, allowed=False):
-            return posed.run(known, wide=wide)
+            return posed.run(given, wide=wide)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:
         """Draw what the problem draws itself; of other kinds than `normal` all that is fair.
@@ -382,8 +385,8 @@ class _Judged:
         seed = int(rng.integers(0, 2**31))
         on_gpu = xp is not np and self._torch.cuda.is_available()
         drawn = posed.drawn(seed, "cuda" if on_gpu else "cpu")
-        given = {n: array_of(xp, one) for n, one in drawn.items() if n in self._arrays}
-        given = {n: one.reshape(self._arrays[n].dimensions(axes)) for n, one in given.items()}
+        given = {n: array_of(xp, tensor) for n, tensor in drawn.items() if n in self._arrays}
+        given = {n: array.reshape(self._arrays[n].dimensions(axes)) for n, array in given.items()}
         self.replaced = False
         if fill == NORMAL:
             return given
@@ -409,7 +412,9 @@ class _Judged:
     ) -> bool:
         """Tell whether PyTorch is right on these inputs, and rounding them changes no float."""
         floats = {n for n, argument in self._arrays.items() if argument.dtype in FLOAT_DTYPES}
-        rounded = {n: _nudge_values(rng, one) if n in floats else one for n, one in inputs.items()}
+        rounded = {
+            n: _nudge_values(rng, array) if n in floats else array for n, array in inputs.items()
+        }
         try:
             exact, own, near = (
                 self._results.arrays(xp, self._run(posed, given, axes, wide=wide), axes)
@@ -419,18 +424,18 @@ class _Judged:
             return False
         outputs = self._results.outputs
         tolerances = self._spec.tolerances
-        stated = [one for one in outputs if not tolerances[one.name].measured]
-        continuous = [one for one in stated if one.dtype in FLOAT_DTYPES]
-        pairs = [(one, own) for one in stated] + [(one, near) for one in continuous]
+        stated = [output for output in outputs if not tolerances[output.name].measured]
+        continuous = [output for output in stated if output.dtype in FLOAT_DTYPES]
+        pairs = [(output, own) for output in stated] + [(output, near) for output in continuous]
         with np.errstate(all="ignore"):
             right = all(
                 compare(
-                    *(xp, encode(xp, found[one.name], one.dtype), exact[one.name], one.dtype),
-                    tolerances[one.name],
+                    *(xp, encode(xp, values[a.name], a.dtype), exact[a.name], a.dtype),
+                    tolerances[a.name],
                 ).passed
-                for one, found in pairs
+                for a, values in pairs
             )
-            measured = (one for one in outputs if tolerances[one.name].measured)
+            measured = (output for output in outputs if tolerances[output.name].measured)
             return right and all(
                 self._leeway.is_fair(
                     *(xp, one.dtype, exact[one.name], own[one.name], near[one.name])

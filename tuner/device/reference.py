@@ -134,7 +134,7 @@ def blamed_on(path: Path, what: str, *, limit_s: float = LIMIT_S) -> Iterator[No
 
     In the main thread so does code that has not ended after `limit_s`.
     """
-    with limited(path, limit_s):
+    with limit_time(path, limit_s):
         try:
             yield
         except (TunerError, MemoryError, KeyboardInterrupt, _OverTime):
@@ -153,7 +153,7 @@ class _OverTime(BaseException):  # no error that anybody expects and catches
 
 
 @contextmanager
-def limited(path: Path, limit_s: float) -> Iterator[None]:
+def limit_time(path: Path, limit_s: float) -> Iterator[None]:
     """Raise `KernelError` where the code computes longer, unless a limit is set already."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or any(signal.getitimer(signal.ITIMER_REAL)):
@@ -190,8 +190,8 @@ def line_in(path: Path, error: BaseException) -> int | None:
 def require_dict(path: Path, function: str, returned: object, names: Iterable[str]) -> None:
     """Raise `KernelError` unless a function of the file returned a dict, with these `names`."""
     if not isinstance(returned, Mapping):
-        found = "None" if returned is None else f"a value of type {type(returned).__name__}"
-        wrong = f"`{function}` returns {found}, not a dict of arrays by name"
+        kind = "None" if returned is None else f"a value of type {type(returned).__name__}"
+        wrong = f"`{function}` returns {kind}, not a dict of arrays by name"
         raise misfit(path, function, wrong, returning(names))
 
 
@@ -293,11 +293,11 @@ def load_functions(path: Path, group: str) -> dict[str, PeerFunction]:
     module = _import_file(path)
     # torch.compile and Triton look up a function's module by its name.
     sys.modules[module.__name__] = module
-    found = getattr(module, group, {})
+    functions = getattr(module, group, {})
     wrong = ""
-    if not isinstance(found, Mapping):
-        wrong, found = f"`{group}` is a {type(found).__name__}, not a dict", {}
-    for name, function in found.items():
+    if not isinstance(functions, Mapping):
+        wrong, functions = f"`{group}` is a {type(functions).__name__}, not a dict", {}
+    for name, function in functions.items():
         if not (isinstance(name, str) and name.split() == [name]):
             wrong = wrong or f"`{group}` has the name {name!r}: a text without spaces is needed"
         elif not callable(function):
@@ -308,7 +308,7 @@ def load_functions(path: Path, group: str) -> dict[str, PeerFunction]:
         line = _line_of(path, group)
         remedy = f"write {_EXAMPLE}" if group == "peers" else f"write {_NEIGHBOURS}"
         raise KernelError(wrong, path=path, line=line, remedy=remedy)
-    return dict(found)
+    return dict(functions)
 
 
 def chosen_peers(path: Path, names: Iterable[str], own: Iterable[str] = ()) -> tuple[str, ...]:
@@ -316,19 +316,19 @@ def chosen_peers(path: Path, names: Iterable[str], own: Iterable[str] = ()) -> t
 
     `own` are those that it has without naming them.
     """
-    known = dict.fromkeys([*own, *load_peers(path)])
-    if not known:
+    peers = dict.fromkeys([*own, *load_peers(path)])
+    if not peers:
         raise KernelError(
             "names no peers", path=path, remedy=f"write {_EXAMPLE}; or leave --peers out"
         )
-    wanted = tuple(dict.fromkeys(names)) or tuple(known)
-    unknown = [name for name in wanted if name not in known]
+    wanted = tuple(dict.fromkeys(names)) or tuple(peers)
+    unknown = [name for name in wanted if name not in peers]
     if unknown:
         raise KernelError(
             f"has no peer named {', '.join(map(repr, unknown))}",
             path=path,
             line=_line_of(path, "peers") if path.suffix == ".py" else None,
-            remedy=f"its peers: {', '.join(known)}",
+            remedy=f"its peers: {', '.join(peers)}",
         )
     return wanted
 
@@ -348,12 +348,12 @@ def load_production(
             named = named(dict(axes), **operators)
     if named is None or (isinstance(named, str) and named in getattr(module, "peers", {})):
         return named
-    known = ", ".join(map(str, getattr(module, "peers", {}))) or "none"
+    peers = ", ".join(map(str, getattr(module, "peers", {}))) or "none"
     raise KernelError(
         f"`production` is {named!r}, which is none of its peers",
         path=path,
         line=_line_of(path, "production"),
-        remedy=f'write production = "NAME" or def production(axes, **operator); peers: {known}',
+        remedy=f'write production = "NAME" or def production(axes, **operator); peers: {peers}',
     )
 
 
@@ -368,8 +368,8 @@ def torch_operators(package: str, libraries: str) -> Any:
     try:
         import_module(package)
     except ImportError as error:
-        found = importlib.util.find_spec(package)
-        folders = (found and found.submodule_search_locations) or ()
+        module_spec = importlib.util.find_spec(package)
+        folders = (module_spec and module_spec.submodule_search_locations) or ()
         files = [file for folder in folders for file in sorted(Path(folder).glob(libraries))]
         if not files:
             raise
@@ -402,7 +402,7 @@ def _line_of(path: Path, name: str) -> int | None:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign):
             targets = [node.target]
-        named = [one.id for one in targets if isinstance(one, ast.Name)]
+        named = [target.id for target in targets if isinstance(target, ast.Name)]
         if name in named or (isinstance(node, ast.FunctionDef) and node.name == name):
             return node.lineno
     return None

@@ -54,8 +54,8 @@ def open_device(
     with ThreadPoolExecutor(len(members)) as pool:
         # At once: each GPU takes seconds.
         opening = {
-            name: pool.submit(_open_one, one, spec, operators, workloads)
-            for name, one in members.items()
+            name: pool.submit(_open_one, device, spec, operators, workloads)
+            for name, device in members.items()
         }
         try:
             return group_of({name: future.result() for name, future in opening.items()})
@@ -111,8 +111,8 @@ def members_of(text: str, gpus: str) -> dict[str, str]:
 
 def _numbers(gpus: str) -> list[int]:
     words = [word.strip() for word in gpus.split(",")]
-    known = all(_NUMBER.fullmatch(word) for word in words)
-    if not known or len({*map(int, words)}) < len(words):
+    all_numbers = all(_NUMBER.fullmatch(word) for word in words)
+    if not all_numbers or len({*map(int, words)}) < len(words):
         raise InputError(
             f"--gpus {gpus!r} is no list of GPUs",
             remedy="write all, or their numbers, each once: --gpus 0,1",
@@ -206,8 +206,8 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
 
 
 def _no_such_gpu(number: int, count: int) -> DeviceError:
-    known = "the only one is 0" if count == 1 else f"there are 0 to {count - 1}"
-    return DeviceError(f"there is no GPU {number}", remedy=known)
+    choice = "the only one is 0" if count == 1 else f"there are 0 to {count - 1}"
+    return DeviceError(f"there is no GPU {number}", remedy=choice)
 
 
 def require_for(spec: KernelSpec, kind: str) -> None:
@@ -243,24 +243,24 @@ def _open_recording(
     if file:
         recording = read_foreign(Path(file), spec, operators, workloads)
         return RecordedDevice(Path(file), spec.name, operators, recording, spec.surroundings_of)
-    found = recording_of(spec.source)
-    return RecordedDevice(found, spec.name, operators, None, spec.surroundings_of)
+    path = recording_of(spec.source)
+    return RecordedDevice(path, spec.name, operators, None, spec.surroundings_of)
 
 
 def recording_of(source: Path) -> Path:
     """Find the one recording that lies beside a kernel; raise `DeviceError` for none or several."""
-    found = recordings_of(source)
-    if not found:
+    paths = recordings_of(source)
+    if not paths:
         raise DeviceError(
             "there is no GPU here and no recording of this kernel",
             path=source,
             remedy="run it where there is a GPU (`tune record` makes a recording there), or name "
             "a recording with --device recorded:FILE; --device host verifies it on the CPU",
         )
-    if len(found) > 1:
+    if len(paths) > 1:
         raise DeviceError(
             "there are recordings of several GPUs",
             path=source,
-            remedy="choose one: " + " ".join(f"--device recorded:{path}" for path in found),
+            remedy="choose one: " + " ".join(f"--device recorded:{path}" for path in paths),
         )
-    return found[0]
+    return paths[0]

@@ -35,19 +35,25 @@ def smaller_workloads(
     if not spec.workloads:
         return
     whole = min(spec.workloads, key=spec.footprint_bytes)
-    named = {name for one in spec.arguments for size in one.shape for name in size.names}
+    named = {name for argument in spec.arguments for size in argument.shape for name in size.names}
     cut: list[Workload] = []
     for level in LEVELS:
         place, sizes = 0, whole.values
         for axis, size in whole.values.items():
             most = (level, level // 2, level * 2, level // 4)[place % 4]
             if axis in named and size > most:
-                sizes[axis] = _cut(size, most)
+                step = min(size & -size, most)
+                sizes[axis] = most if step in (size, most) else most - step
                 place += 1
-        one = Workload.of(sizes)
-        if place and one not in cut and allows(sizes) and spec.footprint_bytes(one) <= MOST_BYTES:
-            cut.append(one)
-    work = (max(prod(one.values.values()), 4 * spec.footprint_bytes(one)) for one in cut[1:])
+        workload = Workload.of(sizes)
+        if (
+            place
+            and workload not in cut
+            and allows(sizes)
+            and spec.footprint_bytes(workload) <= MOST_BYTES
+        ):
+            cut.append(workload)
+    work = (max(prod(w.values.values()), 4 * spec.footprint_bytes(w)) for w in cut[1:])
     first = sum(each <= MOST_WORK for each in work)
     for distance in range(len(cut)):
         for index in dict.fromkeys((first - distance, first + distance)):
@@ -64,18 +70,18 @@ def near_workloads(spec: KernelSpec) -> tuple[Workload, ...]:
     """
     smallest = min(spec.workloads, key=spec.footprint_bytes)
     smaller = () if spec.footprint_bytes(smallest) <= _SMALL_BYTES else smaller_workloads(spec)
-    found: dict[Workload, None] = {}
+    near: dict[Workload, None] = {}
     for whole in chain((smallest,), islice(smaller, 1)):
         sizes = whole.values
         larger = [{axis: factor * n for axis, n in sizes.items()} for factor in _FACTORS]
         tried = [[sizes]]
         for axis, size in sizes.items():
-            tried += [[{**one, axis: few} for one in larger] for few in _FEW if few < size]
+            tried += [[{**grown, axis: few} for grown in larger] for few in _FEW if few < size]
             tried += [[{**sizes, axis: size + 1}], [{**sizes, axis: _MORE * size}]]
         for choices in tried:
-            fitting = (one for one in map(Workload.of, choices) if _is_near(spec, one, smallest))
-            found |= dict.fromkeys(islice(fitting, 1))
-    return tuple(sorted({*found} - {*spec.workloads}, key=spec.footprint_bytes)[:MOST_NEAR])
+            fitting = (w for w in map(Workload.of, choices) if _is_near(spec, w, smallest))
+            near |= dict.fromkeys(islice(fitting, 1))
+    return tuple(sorted({*near} - {*spec.workloads}, key=spec.footprint_bytes)[:MOST_NEAR])
 
 
 def choose_near(
@@ -87,25 +93,20 @@ def choose_near(
     """
     ends_s = time.monotonic() + limit_s
     tried = reversed(near_workloads(spec) if spec.tries_near else ())
-    return tuple(one for one in tried if time.monotonic() < ends_s and takes(one))
+    return tuple(workload for workload in tried if time.monotonic() < ends_s and takes(workload))
 
 
 def _is_near(spec: KernelSpec, workload: Workload, whole: Workload) -> bool:
-    arrays = [one for one in spec.arguments if not (one.is_scalar or spec.is_sized(one))]
+    arrays = [a for a in spec.arguments if not (a.is_scalar or spec.is_sized(a))]
     try:
-        extents = [n.integer(workload.values) for one in arrays for n in one.shape]
+        extents = [n.integer(workload.values) for array in arrays for n in array.shape]
         counts = [
-            [prod(n.integer(sizes.values) for n in one.shape) for sizes in (workload, whole)]
-            for one in arrays
-            if one.role != "input"
+            [prod(n.integer(sizes.values) for n in array.shape) for sizes in (workload, whole)]
+            for array in arrays
+            if array.role != "input"
         ]
     except TunerError:  # no whole number, say
         return False
-    told = all(count >= min(FEWEST_RESULTS, usual) for count, usual in counts)
+    enough = all(count >= min(FEWEST_RESULTS, usual) for count, usual in counts)
     positive = min(extents, default=1) > 0
-    return told and positive and spec.footprint_bytes(workload) <= MOST_NEAR_BYTES
-
-
-def _cut(size: int, most: int) -> int:
-    step = min(size & -size, most)
-    return most if step in (size, most) else most - step
+    return enough and positive and spec.footprint_bytes(workload) <= MOST_NEAR_BYTES

@@ -63,14 +63,14 @@ def computing(torch: Any, *, widened: bool = False) -> Iterator[None]:
 def tf32(torch: Any, *, allowed: bool) -> Iterator[None]:
     """Allow TF32 in products and convolutions, or not: cuDNN takes it unless it is told not to."""
     libraries = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = [one.allow_tf32 for one in libraries]
-    for one in libraries:
-        one.allow_tf32 = allowed
+    before = [library.allow_tf32 for library in libraries]
+    for library in libraries:
+        library.allow_tf32 = allowed
     try:
         yield
     finally:
-        for one, was_allowed in zip(libraries, before, strict=True):
-            one.allow_tf32 = was_allowed
+        for library, was_allowed in zip(libraries, before, strict=True):
+            library.allow_tf32 = was_allowed
 
 
 @cache
@@ -131,7 +131,7 @@ class Results:
                 "give one tensor for each, in the order of `arguments`",
             )
         pairs = zip(self.outputs, results, strict=True)
-        return {one.name: self._array(xp, one, result, names) for one, result in pairs}
+        return {output.name: self._array(xp, output, result, names) for output, result in pairs}
 
     def _array(self, xp: Any, output: Argument, result: Any, names: Mapping[str, Any]) -> Array:
         shape = output.dimensions(names)
@@ -183,11 +183,11 @@ def expression_reference(spec: KernelSpec) -> Reference:
         xp: Any, inputs: Mapping[str, Array], axes: Mapping[str, int], **operator: str
     ) -> Mapping[str, Array]:
         sizes: dict[str, Value] = {**axes, **operator}
-        known: dict[str, Any] = {**sizes}
-        known |= {name: value.evaluate(sizes) for name, value in scalars.items()}
-        known |= {name: tensor_of(torch, one, dtypes[name]) for name, one in inputs.items()}
+        names: dict[str, Any] = {**sizes}
+        names |= {name: value.evaluate(sizes) for name, value in scalars.items()}
+        names |= {name: tensor_of(torch, array, dtypes[name]) for name, array in inputs.items()}
         with computing(torch):
-            return results.arrays(xp, run(**known), sizes)
+            return results.arrays(xp, run(**names), sizes)
 
     return Reference(compute)
 
@@ -199,25 +199,25 @@ def expression(spec: KernelSpec, torch: Any) -> Callable[..., Any]:
     """
     assert spec.torch is not None
     tree = ast.parse(spec.torch.text)
-    known = [*spec.axes, *(one.name for one in spec.operators)]
-    known += [one.name for one in spec.arguments]
+    axes_and_arguments = [*spec.axes, *(operator.name for operator in spec.operators)]
+    axes_and_arguments += [argument.name for argument in spec.arguments]
     outputs = [a.name for a in spec.arguments if a.role in ("output", "inout")]
     body, last = tree.body, tree.body[-1]
     if isinstance(last, ast.Expr):
         body = [*body[:-1], ast.copy_location(ast.Return(last.value), last)]
     else:
         body = [*body, *ast.parse(f"return ({', '.join(outputs)},)").body]
-    sayable = [f"{name}=None" for name in known if not iskeyword(name)]
-    made = ast.parse(f"def expression({', '.join([*sayable, '**_'])}): pass")
-    function = made.body[0]
+    sayable = [f"{name}=None" for name in axes_and_arguments if not iskeyword(name)]
+    module = ast.parse(f"def expression({', '.join([*sayable, '**_'])}): pass")
+    function = module.body[0]
     assert isinstance(function, ast.FunctionDef)
     function.body = body
-    ast.fix_missing_locations(made)
+    ast.fix_missing_locations(module)
     # The lines of the file, so that an error is blamed on its own.
-    for one in body:
-        ast.increment_lineno(one, spec.torch.line - 1)
+    for statement in body:
+        ast.increment_lineno(statement, spec.torch.line - 1)
     functional = import_module("torch.nn.functional")
     names = {"__builtins__": builtins, "torch": torch, "F": functional, "math": math}
-    exec(compile(made, str(spec.path), "exec"), names)  # noqa: S102
-    found: Callable[..., Any] = names["expression"]
-    return found
+    exec(compile(module, str(spec.path), "exec"), names)  # noqa: S102
+    call: Callable[..., Any] = names["expression"]
+    return call

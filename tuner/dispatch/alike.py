@@ -8,7 +8,7 @@ from math import exp
 
 import numpy as np
 
-from tuner.model.config import Config, SearchSpace
+from tuner.model.config import SearchSpace
 from tuner.model.statistics import SURE, sure_of, trimmed_mean
 from tuner.model.trial import Comparison, Variant
 
@@ -63,23 +63,23 @@ def fastest_of(comparison: Comparison, distrusted: Collection[Variant]) -> Faste
     baseline: what both share there cancels. Where the fastest is proved faster than the baseline,
     so are all, and none is proved slower.
     """
-    trusted = [one for one in comparison.finalists if one not in distrusted]
+    trusted = [finalist for finalist in comparison.finalists if finalist not in distrusted]
     if not trusted:
         return None
-    gains = {one: replace(gain_of(comparison, one), among=len(trusted)) for one in trusted}
-    fastest = max(trusted, key=lambda one: gains[one].gain)
+    gains = {v: replace(gain_of(comparison, v), among=len(trusted)) for v in trusted}
+    fastest = max(trusted, key=lambda variant: gains[variant].gain)
 
-    def serves(one: Variant) -> bool:
-        known = gains[one].proved if gains[fastest].proved else not gains[one].slower
-        return known and gain_of(comparison, fastest, one).gain <= SAME
+    def serves(variant: Variant) -> bool:
+        fast_enough = gains[variant].proved if gains[fastest].proved else not gains[variant].slower
+        return fast_enough and gain_of(comparison, fastest, variant).gain <= SAME
 
-    others = (one for one in trusted if one != fastest and serves(one))
+    others = (variant for variant in trusted if variant != fastest and serves(variant))
     return Fastest((fastest, *others), gains[fastest])
 
 
-def gain_of(comparison: Comparison, one: Variant, other: Variant | None = None) -> Gain:
+def gain_of(comparison: Comparison, variant: Variant, other: Variant | None = None) -> Gain:
     """Say by how much one is faster than another, else than the baseline, by the final rounds."""
-    columns = [comparison.column(other), comparison.column(one)]
+    columns = [comparison.column(other), comparison.column(variant)]
     sides = np.log(np.array(comparison.rounds)[:, columns])
     if comparison.paired:
         sides = sides[:, [0]] - sides[:, [1]]
@@ -94,8 +94,8 @@ def canonical(variants: Sequence[Variant], space: SearchSpace) -> Variant:
 
     What a search happened to try, and who was a hair ahead, then decides as little as can be.
     """
-    return min(variants, key=lambda one: _place(one.config, space))
 
+    def place(variant: Variant) -> list[int]:
+        return [p.values.index(variant.config[p.name]) for p in space.parameters]
 
-def _place(config: Config, space: SearchSpace) -> tuple[int, ...]:
-    return tuple(one.values.index(config[one.name]) for one in space.parameters)
+    return min(variants, key=place)

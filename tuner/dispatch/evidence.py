@@ -72,14 +72,14 @@ class Compared:
 
         Both beyond the interval and the resolution, and neither too noisy to say.
         """
-        known = [one for one in (self, self.production) if one is not None]
-        return not self.noisy and min(one.interval[0] for one in known) > 1.0 + RESOLUTION
+        sides = [side for side in (self, self.production) if side is not None]
+        return not self.noisy and min(side.interval[0] for side in sides) > 1.0 + RESOLUTION
 
     @property
     def noisy(self) -> bool:
         """Whether it is too noisy to say how it compares with these."""
-        known = [one for one in (self, self.production) if one is not None]
-        return any(is_noisy(one.speedup, one.interval) for one in known)
+        sides = [side for side in (self, self.production) if side is not None]
+        return any(is_noisy(side.speedup, side.interval) for side in sides)
 
     @property
     def slower(self) -> bool:
@@ -89,8 +89,8 @@ class Compared:
     @property
     def behind(self) -> bool:
         """Whether it is slower than the baseline, or than what production calls."""
-        known = self.production
-        return self.slower or (known is not None and known.interval[1] < 1.0 - RESOLUTION)
+        production = self.production
+        return self.slower or (production is not None and production.interval[1] < 1.0 - RESOLUTION)
 
     @property
     def otherwise(self) -> float:
@@ -109,15 +109,15 @@ def evidence(
     Of a variant that was compared twice on a workload the later comparison counts. `seed` is the
     session's, so that an interval here is the one of its results.
     """
-    found: dict[Workload, dict[Variant, Compared]] = {}
+    by_workload: dict[Workload, dict[Variant, Compared]] = {}
     for comparison in comparisons:
-        of_workload = found.setdefault(comparison.workload, {})
+        of_workload = by_workload.setdefault(comparison.workload, {})
         for column, variant in enumerate(comparison.finalists, start=1):
             if variant not in distrusted:
                 of_workload[variant] = compare_with_baseline(comparison, column, seed)
     return {
-        workload: tuple(sorted(variants.values(), key=lambda one: one.ratio))
-        for workload, variants in found.items()
+        workload: tuple(sorted(variants.values(), key=lambda comparison: comparison.ratio))
+        for workload, variants in by_workload.items()
     }
 
 
@@ -189,7 +189,7 @@ def find_free_program(comparison: Comparison) -> str | None:
     """Name a program whose cost between neighbours is `LEAST_US`: nothing was measured of it."""
     if not comparison.surroundings:
         return None
-    finalists = (f"a finalist ({one.config})" for one in comparison.finalists)
+    finalists = (f"a finalist ({finalist.config})" for finalist in comparison.finalists)
     for column, name in enumerate(("the baseline", *finalists, *comparison.peers)):
         # A mean of equal numbers may be a little more than they are.
         if any(_cost(rounds, column) < 1.001 * LEAST_US for rounds in split(comparison)):

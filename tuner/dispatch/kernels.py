@@ -10,6 +10,7 @@ from math import inf, log
 from pathlib import Path
 from typing import TypeVar
 
+from tuner.device.base import device_names
 from tuner.model.errors import ExpressionError, InputError, SessionError
 from tuner.model.expressions import Expression, Value, map_expressions, substitute
 from tuner.model.hardware import CUDA_BLOCK, CUDA_GRID, limits_for
@@ -52,12 +53,13 @@ class Applicability:
         try:
             if not all(condition.evaluate(names) for condition in self.conditions):
                 return False
-            resolved = [(one, one.resolve(names)) for one in self.launches]
-            made = [(one, launch) for one, launch in resolved if launch is not None]
-            mappable = not any(each.refusal(names) for one, _ in made for each in one.maps)
+            resolved = [(spec, spec.resolve(names)) for spec in self.launches]
+            launches = [(spec, launch) for spec, launch in resolved if launch is not None]
+            mappable = not any(m.refusal(names) for spec, _ in launches for m in spec.maps)
         except ExpressionError:
             return False
-        return bool(made) and mappable and all(self._launchable(one, names) for _, one in made)
+        launchable = all(self._launchable(launch, names) for _, launch in launches)
+        return bool(launches) and mappable and launchable
 
     def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
         shared_bytes = launch.shared_bytes + self.static_bytes
@@ -105,7 +107,7 @@ class VariantRenderer:
         operators: Mapping[str, str],
         device: Mapping[str, Value],
     ) -> None:
-        self._texts = {one.name: one for one in candidates}
+        self._texts = {candidate.name: candidate for candidate in candidates}
         self._operators, self._device = operators, device
         self._read: dict[str, tuple[Template, Definition]] = {}
         self._known: dict[tuple[Workload, Variant], VariantKernel | None] = {}
@@ -151,10 +153,10 @@ class VariantRenderer:
         written = tuple(axis for axis in axes if not suffices(k for k in axes if k != axis))
         written = written if suffices(written) else tuple(axes)
         # Once each: a template that writes no axis has one for all.
-        known = (tuple(one.values[axis] for axis in written) for one in (workload, *others))
+        values = (tuple(served.values[axis] for axis in written) for served in (workload, *others))
         shapes = (
             shape
-            for shape in dict.fromkeys(known)
+            for shape in dict.fromkeys(values)
             if self._source(kernel.variant, dict(zip(written, shape, strict=True))) == kernel.source
         )
         return Applicability(
@@ -214,11 +216,4 @@ def capability_of(environment: Mapping[str, str]) -> tuple[int, int]:
 def device_numbers(environment: Mapping[str, str]) -> dict[str, Value]:
     """Read the device's numbers from a session; raise `SessionError` where it names no GPU."""
     limits = limits_for(capability_of(environment))
-    return {
-        "max_threads": limits.threads_per_block,
-        "max_shared_bytes": limits.shared_bytes_per_block,
-        "multiprocessors": int(environment["multiprocessors"]),
-        "warp_size": limits.threads_per_warp,
-        "wave": limits.threads_per_warp,
-        "successor_waits": False,
-    }
+    return device_names(limits, int(environment["multiprocessors"]))

@@ -33,10 +33,10 @@ def smallest_set(
         # Its cheapest option, for which the solver, half a second to import, is not needed.
         return (min(costs[0], key=costs[0].__getitem__),)
     chosen = _solve(costs, kind, ("options", "kinds", "costs"))
-    found = tuple(option for option in chosen if option is not None)
-    if len(found) != len(chosen):
+    options = tuple(option for option in chosen if option is not None)
+    if len(options) != len(chosen):
         raise ValueError("a row without any option cannot be served")
-    return found
+    return options
 
 
 def best_set(
@@ -123,14 +123,14 @@ def _minimize_cost(
     weight[list(objective)] = list(objective.values())
     # Its presolve fails on some rows that leave an earlier objective 2e-6: 1 in 2,500 at random.
     for presolve in (True, False):
-        found = milp(
+        solution = milp(
             weight,
             integrality=np.arange(columns) < binaries,
             bounds=Bounds(0.0, 1.0),
             constraints=LinearConstraint(matrix, lows, highs),
             options={"mip_rel_gap": 0.0, "node_limit": NODES, "presolve": presolve},
         )
-        if found.x is not None:
-            values: list[float] = found.x.tolist()
+        if solution.x is not None:
+            values: list[float] = solution.x.tolist()
             return values
-    raise ValueError(f"no choice is possible: {found.message}")
+    raise ValueError(f"no choice is possible: {solution.message}")

@@ -119,17 +119,17 @@ class DispatchTable:
         for entry in self.entries:
             if entry.workload == workload:
                 return None if entry.kernel is None else entry.kernel.variant, entry.best
-        for one in self.held_out:
-            if one.workload == workload:
-                if one.kernel is None or one.refuted:
-                    return None, one.best
-                return one.kernel.variant, one.best
+        for held_out in self.held_out:
+            if held_out.workload == workload:
+                if held_out.kernel is None or held_out.refuted:
+                    return None, held_out.best
+                return held_out.kernel.variant, held_out.best
         return None
 
     def best_on(self, workload: Workload) -> Compared | None:
         """Return the best that was compared on a workload, None where the table does not say."""
-        found = self.serving(workload)
-        return found[1] if found else None
+        served = self.serving(workload)
+        return served[1] if served else None
 
     def number(self, kernel: VariantKernel | None) -> int:
         return 0 if kernel is None else self.kernels.index(kernel) + 1
@@ -142,8 +142,8 @@ def _choose_kernels(
     kind = attrgetter("variant")
     if choice.most is not None:
         return best_set(costs, otherwise, choice.most, kind)
-    served = iter(smallest_set([one for one in costs if one], kind))
-    return [next(served) if one else None for one in costs]
+    served = iter(smallest_set([row for row in costs if row], kind))
+    return [next(served) if row else None for row in costs]
 
 
 class SessionDispatch:
@@ -167,7 +167,28 @@ class SessionDispatch:
         self._homes: dict[VariantKernel, Workload] = {}
         out = find_wrong_variants(self.trials, session.checks())
         self.evidence = evidence(session.comparisons(), out, config.seed)
-        self.table = self._chosen_table(choice)
+        # Choose who serves each workload, from what was compared with the baseline.
+        # A workload whose winner is not proved faster has production's, which is none of the
+        # variants: another that seems to be was not chosen to be tested.
+        tuned = [workload for workload in self._workloads if not workload.held_out]
+        offers = [self._offers(workload) for workload in tuned]
+        most = inf if choice.most is not None else 1.0 + choice.within
+        costs = [
+            {kernel: log(slowdown) for kernel, (_, slowdown) in offer.items() if slowdown <= most}
+            for offer in offers
+        ]
+        # Where nothing is proved production's serves whatever the set, at a cost that is the same.
+        otherwise = [
+            next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in offer.values()), 0.0)
+            for offer in offers
+        ]
+        chosen = _choose_kernels(costs, otherwise, choice)
+        entries = tuple(map(self._entry, tuned, offers, chosen))
+        points = tuple((entry.workload, entry.kernel) for entry in entries)
+        held_out = tuple(self._choose_held_out(w, points) for w in self._workloads if w.held_out)
+        refuted = tuple((held.workload, None) for held in held_out if held.refuted)
+        kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
+        self.table = DispatchTable(choice, entries, held_out, kernels, (*points, *refuted))
 
     @property
     def added_scratch(self) -> Sequence[Argument]:
@@ -186,42 +207,14 @@ class SessionDispatch:
             )
         return self._applicability[kernel]
 
-    def _chosen_table(self, choice: SetSelection) -> DispatchTable:
-        """Choose who serves each workload, from what was compared with the baseline.
-
-        A workload whose winner is not proved faster has production's, which is none of the
-        variants: another that seems to be was not chosen to be tested.
-        """
-        tuned = [workload for workload in self._workloads if not workload.held_out]
-        offers = [self._offers(workload) for workload in tuned]
-        most = inf if choice.most is not None else 1.0 + choice.within
-        costs = [
-            {kernel: log(slowdown) for kernel, (_, slowdown) in one.items() if slowdown <= most}
-            for one in offers
-        ]
-        # Where nothing is proved production's serves whatever the set, at a cost that is the same.
-        otherwise = [
-            next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in one.values()), 0.0)
-            for one in offers
-        ]
-        chosen = _choose_kernels(costs, otherwise, choice)
-        entries = tuple(map(self._entry, tuned, offers, chosen))
-        points = tuple((entry.workload, entry.kernel) for entry in entries)
-        held_out = tuple(self._checked(one, points) for one in self._workloads if one.held_out)
-        refuted = tuple((one.workload, None) for one in held_out if one.refuted)
-        kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
-        return DispatchTable(choice, entries, held_out, kernels, (*points, *refuted))
-
     def _offers(self, workload: Workload) -> Offers:
         compared = self.evidence.get(workload, ())
         if not compared or not compared[0].proved:
             return {}
-        kernels = [
-            self._kernel_of(workload, one.variant) if one.proved else None for one in compared
-        ]
+        kernels = [self._kernel_of(workload, v.variant) if v.proved else None for v in compared]
         return {
-            kernel: (one, one.ratio / compared[0].ratio)
-            for kernel, one in zip(kernels, compared, strict=True)
+            kernel: (comparison, comparison.ratio / compared[0].ratio)
+            for kernel, comparison in zip(kernels, compared, strict=True)
             if kernel is not None
         }
 
@@ -236,19 +229,21 @@ class SessionDispatch:
         )
         return Entry(workload, None, None, best, reason)
 
-    def _checked(
+    def _choose_held_out(
         self, workload: Workload, points: Sequence[tuple[Workload, VariantKernel | None]]
     ) -> HeldOut:
         compared, names = self.evidence.get(workload, ()), self.renderer.names(workload)
-        found = nearest(
+        nearest_point = nearest(
             points,
             workload.values,
             lambda kernel: kernel is None or self.applicability(kernel).holds(names),
         )
-        near, kernel = found or (None, None)
+        near, kernel = nearest_point or (None, None)
         measured = None
         if kernel is not None and self._kernel_of(workload, kernel.variant) == kernel:
-            measured = next((one for one in compared if one.variant == kernel.variant), None)
+            measured = next(
+                (variant for variant in compared if variant.variant == kernel.variant), None
+            )
         return HeldOut(workload, near, kernel, measured, compared[0] if compared else None)
 
     def _kernel_of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
@@ -273,8 +268,8 @@ def assign_variants(
         best = min(times[workload].values())
         most = inf if choice.most is not None else (1.0 + choice.within) * best
         near = ((v, time_us) for v, time_us in times[workload].items() if time_us <= most)
-        made = ((kernel_of(workload, v), log(time_us / best)) for v, time_us in near)
-        costs.append({kernel: cost for kernel, cost in made if kernel is not None})
+        costs_of = ((kernel_of(workload, v), log(time_us / best)) for v, time_us in near)
+        costs.append({kernel: cost for kernel, cost in costs_of if kernel is not None})
     gains = [log(baselines_us[w] / min(times[w].values())) for w in workloads]
     pairs = zip(workloads, _choose_kernels(costs, gains, choice), strict=True)
     return {workload: kernel.variant for workload, kernel in pairs if kernel is not None}
@@ -286,9 +281,13 @@ def collect_times(
     """Collect the full times of correct trials; one that was stopped early has only a rank."""
     times: dict[Workload, dict[Variant, float]] = {}
     for trial in trials:
-        known = trial.measurement if trial.status is Status.CORRECT else None
-        if known is not None and not known.stopped_early and trial.variant not in distrusted:
-            times.setdefault(trial.workload, {})[trial.variant] = known.median_us
+        measurement = trial.measurement if trial.status is Status.CORRECT else None
+        if (
+            measurement is not None
+            and not measurement.stopped_early
+            and trial.variant not in distrusted
+        ):
+            times.setdefault(trial.workload, {})[trial.variant] = measurement.median_us
     return times
 
 
@@ -303,17 +302,18 @@ def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...
         or (trial.measurement is not None and trial.measurement.stopped_early)
     }
     compared = {
-        (workload, one.variant): one.proved and one.ratio <= ones[0].ratio * (1.0 + within)
+        (workload, comparison.variant): comparison.proved
+        and comparison.ratio <= ones[0].ratio * (1.0 + within)
         for workload, ones in dispatch.evidence.items()
-        for one in ones
+        for comparison in ones
     }
 
     def good(workload: Workload, variant: Variant) -> bool | None:
         if (workload, variant) in compared:
             return compared[workload, variant]
-        known = times.get(workload, {})
+        times_there = times.get(workload, {})
         most = 1.0 + within + SEARCH_NOISE
-        slow = variant in known and known[variant] > most * min(known.values())
+        slow = variant in times_there and times_there[variant] > most * min(times_there.values())
         return False if slow or (workload, variant) in failed else None
 
     served = {e.workload: e.kernel.variant for e in dispatch.table.entries if e.kernel is not None}
@@ -338,20 +338,20 @@ def list_replacements(
         if kernel is not None:
             homes.setdefault(kernel, []).append(workload)
 
-    def apart(one: VariantKernel, other: VariantKernel) -> float:
-        return min(distance(a, b) for a in homes[one] for b in homes[other])
+    def apart(first: VariantKernel, second: VariantKernel) -> float:
+        return min(distance(a, b) for a in homes[first] for b in homes[second])
 
-    found: dict[tuple[Workload, Variant], None] = {}
+    pairs: dict[tuple[Workload, Variant], None] = {}
     for kernel, at in sorted(homes.items(), key=lambda item: len(item[1])):
         others = sorted((o for o in homes if o != kernel), key=lambda o: apart(o, kernel))
         for other in others[:NEIGHBOURS]:
-            known = {w: good(w, other.variant) for w in at}
+            verdicts = {w: good(w, other.variant) for w in at}
             serves = all(kernel_of(w, other.variant) == other for w in at)
-            lacking = [w for w in at if known[w] is None]
-            if lacking and serves and False not in known.values():
-                found |= dict.fromkeys((workload, other.variant) for workload in lacking)
+            lacking = [w for w in at if verdicts[w] is None]
+            if lacking and serves and False not in verdicts.values():
+                pairs |= dict.fromkeys((workload, other.variant) for workload in lacking)
                 break
-    return tuple(found)
+    return tuple(pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,9 +333,9 @@ def in_a_fork(work: Callable[[], bytes]) -> bytes:
             os._exit(status)  # whatever is on this thread's stack is the parent's
     os.close(theirs)
     with os.fdopen(ours, "rb") as stream:
-        found = stream.read()
+        content = stream.read()
     _, status = os.waitpid(child, 0)
-    return found if status == 0 else b""
+    return content if status == 0 else b""
 
 
 @contextmanager

@@ -78,9 +78,9 @@ def restrict_files(allowed: Iterable[tuple[Path, int]], *, scoped: bool = False)
     try:
         for path, rights in allowed:
             with suppress(OSError):  # there is no such path here
-                known = rights & handled & (0xFFFF if path.is_dir() else _OF_A_FILE)
+                usable = rights & handled & (0xFFFF if path.is_dir() else _OF_A_FILE)
                 parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-                rule = struct.pack("=Qi", known, parent)  # struct landlock_path_beneath_attr
+                rule = struct.pack("=Qi", usable, parent)  # struct landlock_path_beneath_attr
                 call(ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), _PATH_BENEATH, rule, 0)
                 os.close(parent)
         if not prctl(_PR_SET_NO_NEW_PRIVS, 1):
@@ -264,7 +264,7 @@ def restrict_system_calls() -> bool:
     machine = MACHINES.get(platform.machine())
     if machine is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         return False
-    program = b"".join(_INSTRUCTION.pack(*one) for one in _instructions(machine, os.getpid()))
+    program = b"".join(_INSTRUCTION.pack(*i) for i in _instructions(machine, os.getpid()))
     code = ctypes.create_string_buffer(program, len(program))
     header = FilterProgram(len(program) // _INSTRUCTION.size, ctypes.addressof(code))
     return prctl(_PR_SET_NO_NEW_PRIVS, 1) and prctl(
@@ -376,12 +376,12 @@ def end_strays(known: set[int]) -> None:
     path = Path(f"/proc/self/task/{os.getpid()}/children")
     while True:
         try:
-            found = {int(word) for word in path.read_text(encoding="ascii").split()} - known
+            strays = {int(word) for word in path.read_text(encoding="ascii").split()} - known
         except OSError:  # this Linux does not list children
             return
-        if not found:
+        if not strays:
             return
-        for pid in found:
+        for pid in strays:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):

@@ -53,22 +53,22 @@ def atomic_write_all(files: Mapping[Path, str | bytes]) -> None:
 @contextmanager
 def folders_made(files: Iterable[Path]) -> Iterator[None]:
     """Make the folders of files that are written meanwhile; if that fails, those made go again."""
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         for folder in dict.fromkeys(path.parent for path in files):
-            missing = [*takewhile(lambda one: not one.is_dir(), (folder, *folder.parents))]
-            for one in reversed(missing):
-                one.mkdir(exist_ok=True)
-                made.append(one)
+            missing = [*takewhile(lambda place: not place.is_dir(), (folder, *folder.parents))]
+            for place in reversed(missing):
+                place.mkdir(exist_ok=True)
+                created.append(place)
         yield
     except BaseException:
-        remove_empty(made)
+        remove_empty(created)
         raise
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
     """Remove folders that are empty, those within others first; leave all others as they are."""
-    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
         with suppress(OSError):
             folder.rmdir()
 

@@ -150,7 +150,9 @@ class ProcessPool(Generic[_M]):
         with self._changed:
             if member is not None:
                 self._members.remove(member)
-                self._homes = {one: who for one, who in self._homes.items() if who is not member}
+                self._homes = {
+                    topic: who for topic, who in self._homes.items() if who is not member
+                }
                 self._ready -= 1
             self._threads.discard(threading.current_thread())
             self._grow()
@@ -205,12 +207,12 @@ class ProcessPool(Generic[_M]):
                 if member.ended or not self._waiting:  # it may end while it has nothing to do
                     self._changed.notify()  # another one, for the task that woke this one
                     return None
-                task = self._taken(member)
+                task = self._take_task(member)
                 if not task.future.cancelled():
                     self._running.add(task)
                     return task
 
-    def _taken(self, member: _M) -> _Task[_M]:
+    def _take_task(self, member: _M) -> _Task[_M]:
         """Take what waits longest of the member's own topics, else of nobody's, else of all."""
 
         def home(task: _Task[_M]) -> _M | None:

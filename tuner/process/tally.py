@@ -82,7 +82,7 @@ def waits(at_least_s: float) -> list[tuple[str, float]]:
     with _lock:
         now_s = time.monotonic()
         going_on = [(what, now_s - since_s) for what, since_s in _open.values()]
-    return sorted((one for one in going_on if one[1] >= at_least_s), key=lambda one: one[1])
+    return sorted((wait for wait in going_on if wait[1] >= at_least_s), key=lambda wait: wait[1])
 
 
 def take_longest(what: str) -> float:

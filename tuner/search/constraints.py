@@ -72,28 +72,28 @@ class Decider:
         columns = [rows[:, i] for i in self._used]
         self._asked += len(rows)
         if not self.tabulates or self._asked < self._combinations:
-            return self._computed(columns, len(rows))
+            return self._compute(columns, len(rows))
         if self._table is None:
             shape = len(self._sizes), self._combinations
             every = np.indices(self._sizes, dtype=np.uint16).reshape(shape)
-            self._table = self._computed([*every], self._combinations)
+            self._table = self._compute([*every], self._combinations)
         return np.broadcast_to(self._table[_places(columns, self._sizes)], len(rows))
 
-    def _computed(self, columns: Sequence[_Array], count: int) -> Statuses:
+    def _compute(self, columns: Sequence[_Array], count: int) -> Statuses:
         tree = self.constraint.tree
-        known = {p.name: (p, one) for p, one in zip(self._chosen, columns, strict=True)}
+        named = {p.name: (p, column) for p, column in zip(self._chosen, columns, strict=True)}
         try:
             with np.errstate(all="ignore"):
-                values, unsure = _Evaluation(known, self._repeated).of(tree)
+                values, unsure = _Evaluation(named, self._repeated).of(tree)
         except _BeyondArraysError:
             values, unsure = np.array(0.0), np.array(True)
-        told = np.where(values != 0, ConstraintStatus.HOLDS, ConstraintStatus.BROKEN)
-        told = np.broadcast_to(told.astype(np.uint8), count).copy()
+        decided = np.where(values != 0, ConstraintStatus.HOLDS, ConstraintStatus.BROKEN)
+        decided = np.broadcast_to(decided.astype(np.uint8), count).copy()
         for place in np.flatnonzero(np.broadcast_to(unsure, count)).tolist():
             row = [int(column[place]) for column in columns]
             value = _evaluate_row(self.constraint, self._chosen, row)
-            told[place] = ConstraintStatus.FAILS if value is None else bool(value)
-        return told
+            decided[place] = ConstraintStatus.FAILS if value is None else bool(value)
+        return decided
 
 
 def _evaluate_row(
@@ -126,7 +126,7 @@ def _find_repeats(tree: ast.expr) -> frozenset[int]:
             again.add(id(node))
         else:
             seen.add(id(node))
-            left += (one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr))
+            left += (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
     return frozenset(again)
 
 
@@ -180,14 +180,14 @@ class _Evaluation:
         if id(node) in self._known:
             return self._known[id(node)]
         try:
-            found = self._computed(node)
+            column = self._compute(node)
         except _BeyondArraysError:
-            found = self._tabulate_column(node)
+            column = self._tabulate_column(node)
         if id(node) in self._repeated:
-            self._known[id(node)] = found
-        return found
+            self._known[id(node)] = column
+        return column
 
-    def _computed(self, node: ast.expr) -> _Column:
+    def _compute(self, node: ast.expr) -> _Column:
         match node:
             case ast.Constant(value=bool() | int() | float() as number):
                 return _looked_up((number,), np.array(0))
@@ -224,14 +224,16 @@ class _Evaluation:
             if isinstance(comparator, ast.Tuple | ast.List):
                 items = [self.of(item) for item in comparator.elts]
                 equal = (left == item.values for item in items)
-                found = reduce(np.logical_or, equal, np.array(False)) ^ isinstance(op, ast.NotIn)
+                satisfied = reduce(np.logical_or, equal, np.array(False)) ^ isinstance(
+                    op, ast.NotIn
+                )
                 reached = reduce(np.logical_or, (item.unsure for item in items), np.array(False))
             else:
                 right, reached = self.of(comparator)
-                found = _COMPARE[type(op)](left, right)
+                satisfied = _COMPARE[type(op)](left, right)
                 left = right
             unsure = unsure | (holds & reached)
-            holds = holds & found
+            holds = holds & satisfied
         return _Column(holds.astype(float), unsure)
 
     def _tabulate_column(self, node: ast.expr) -> _Column:

@@ -135,7 +135,7 @@ class Population:
                 break
         return _distinct(drawn)
 
-    def counted(self) -> int:
+    def count_rows(self) -> int:
         """Count the valid rows; raise `InputError` where no draw satisfies the loose constraints.
 
         Raises `FailingRowError` for a constraint that cannot be evaluated.
@@ -146,8 +146,10 @@ class Population:
         rng = np.random.default_rng(0)
         for part in self.loose:
             if part.expression.names <= {parameter.name for parameter in bound}:
-                told = statuses(part.expression, bound, self.partial)
-                replace(self, partial=self.partial[told == ConstraintStatus.FAILS]).draw(rng)
+                statuses_there = statuses(part.expression, bound, self.partial)
+                replace(self, partial=self.partial[statuses_there == ConstraintStatus.FAILS]).draw(
+                    rng
+                )
         drawn = found = 0
         for _ in range(MOST_DRAWS // BATCH):
             drawn, found = drawn + BATCH, found + len(self.draw(rng))
@@ -178,18 +180,18 @@ def enumerate_rows(domains: Domains, residuals: tuple[Expression, ...]) -> Popul
         for number, residual in enumerate(residuals)
         for tree in _conjuncts(residual.tree)
     )
-    found = _enumerate_rows(parameters, parts)
-    if len(found.positions) < len(parameters):
-        return replace(found, size=found.counted())
-    rows = found.partial[:, np.argsort(found.positions)]
-    rows = rows[satisfying(parameters, found.loose, rows)]
-    found = replace(found, positions=everything, partial=rows, loose=(), size=len(rows))
+    population = _enumerate_rows(parameters, parts)
+    if len(population.positions) < len(parameters):
+        return replace(population, size=population.count_rows())
+    rows = population.partial[:, np.argsort(population.positions)]
+    rows = rows[satisfying(parameters, population.loose, rows)]
+    population = replace(population, positions=everything, partial=rows, loose=(), size=len(rows))
     if len(rows) > MOST_HELD:
-        return found
+        return population
     rows = rows[np.lexsort(rows.T[::-1])] if parameters else rows
     rows.flags.writeable = False
     emptied_by = None if len(rows) else _emptied_by(parameters, parts)
-    return replace(found, partial=rows, listed=True, emptied_by=emptied_by)
+    return replace(population, partial=rows, listed=True, emptied_by=emptied_by)
 
 
 @lru_cache(maxsize=8)
@@ -206,9 +208,9 @@ def satisfying(parameters: Sequence[Parameter], parts: Sequence[Part], rows: Row
     left = np.arange(len(rows))
     failed = []
     for part in parts:
-        told = statuses(part.expression, parameters, rows[left])
-        failed.append((part, left[told == ConstraintStatus.FAILS]))
-        left = left[told != ConstraintStatus.BROKEN]
+        by_row = statuses(part.expression, parameters, rows[left])
+        failed.append((part, left[by_row == ConstraintStatus.FAILS]))
+        left = left[by_row != ConstraintStatus.BROKEN]
     keep: Mask = np.zeros(len(rows), dtype=bool)
     keep[left] = True
     for part, places in failed:
@@ -280,13 +282,13 @@ def _extend_rows(
             column = np.tile(np.arange(size, dtype=np.uint16), len(chunk))
             chunk = np.column_stack([np.repeat(chunk, size, axis=0), column])
         for decider, part in deciders:
-            told = decider.of(chunk)
-            if not len(told):
+            by_row = decider.of(chunk)
+            if not len(by_row):
                 break
-            if told.max() == ConstraintStatus.FAILS:
+            if by_row.max() == ConstraintStatus.FAILS:
                 failed.add(part)
-            if told.min() == ConstraintStatus.BROKEN:
-                chunk = chunk[told != ConstraintStatus.BROKEN]
+            if by_row.min() == ConstraintStatus.BROKEN:
+                chunk = chunk[by_row != ConstraintStatus.BROKEN]
         total += len(chunk)
         if total > MOST_PARTIAL:
             return None
@@ -298,7 +300,7 @@ def _emptied_by(parameters: tuple[Parameter, ...], parts: Sequence[Part]) -> int
     for constraint in sorted({part.constraint for part in parts}):
         own = tuple(part for part in parts if part.constraint == constraint)
         names = frozenset[str]().union(*(part.expression.names for part in own))
-        found = _enumerate_rows(tuple(p for p in parameters if p.name in names), own)
-        if len(found.positions) == len(found.parameters) and not len(found.partial):
+        population = _enumerate_rows(tuple(p for p in parameters if p.name in names), own)
+        if len(population.positions) == len(population.parameters) and not len(population.partial):
             return constraint
     return None

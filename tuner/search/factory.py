@@ -123,8 +123,8 @@ def _unknown_searcher_error(name: str) -> InputError:
 
 def strategies_of(family: str) -> Strategies:
     """Import a family of searchers that an extension brings."""
-    found: Strategies = plugins.load(plugins.SEARCHERS, family, Strategies)
-    return found
+    loaded: Strategies = plugins.load(plugins.SEARCHERS, family, Strategies)
+    return loaded
 
 
 def default_budget(name: str, pool_size: int) -> int:

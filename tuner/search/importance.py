@@ -54,9 +54,11 @@ def importance(trials: Sequence[Trial]) -> Importance:
 
 def average(importances: Sequence[Importance]) -> tuple[tuple[str, float], ...]:
     """Average the shares over the workloads that have any, largest first."""
-    known = [dict(one.shares) for one in importances if one.shares]
-    names = dict.fromkeys(name for shares in known for name in shares)
-    means = [(name, sum(s.get(name, 0.0) for s in known) / len(known)) for name in names]
+    shares_known = [dict(one.shares) for one in importances if one.shares]
+    names = dict.fromkeys(name for shares in shares_known for name in shares)
+    means = [
+        (name, sum(s.get(name, 0.0) for s in shares_known) / len(shares_known)) for name in names
+    ]
     return tuple(sorted(means, key=lambda item: -item[1]))
 
 

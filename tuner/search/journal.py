@@ -15,7 +15,7 @@ from tuner.model.trial import Trial
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-    from optuna.storages.journal import JournalFileOpenLock, JournalStorage
+    from optuna.storages.journal import JournalStorage
 
 # Seconds after which the lock of a killed writer is taken over; a write holds it for about 1 ms.
 LOCK_GRACE_S = 3
@@ -45,7 +45,18 @@ class JournalFile:
         if self.path.exists() and self.path.stat().st_size > MOST_BYTES:
             raise _unreadable(self.path, f"over {MOST_BYTES:,} bytes")
         lock = JournalFileOpenLock(str(self.path), grace_period=LOCK_GRACE_S)
-        _end_last_line(self.path, lock)
+        # Take back what a full disk or a kill cut short: Optuna would go on in the same line.
+        lock.acquire()
+        try:
+            with suppress(FileNotFoundError), self.path.open("r+b") as file:
+                content = file.read()
+                if content.count(b'"study_name"') > MOST_STUDIES:
+                    raise _unreadable(self.path, f"over {MOST_STUDIES:,} studies")
+                end = content.rfind(b"\n") + 1
+                if content[end : end + 1] == b"{":  # else it is no journal
+                    file.truncate(end)
+        finally:
+            lock.release()
         return JournalStorage(JournalFileBackend(str(self.path), lock))
 
 
@@ -84,7 +95,7 @@ class JournalStudy:
             attributes["registers"] = trial.resources.registers
         if trial.occupancy is not None:
             attributes["occupancy"] = trial.occupancy.share
-        told = create_trial(
+        frozen = create_trial(
             state=TrialState.FAIL if trial.time_us is None else TrialState.COMPLETE,
             value=trial.time_us,
             params=dict(trial.config.items_),
@@ -92,24 +103,9 @@ class JournalStudy:
             user_attrs=attributes,
         )
         try:
-            self._study.add_trial(told)
+            self._study.add_trial(frozen)
         except OSError as error:
             raise _unwritable(self._path, error) from error
-
-
-def _end_last_line(path: Path, lock: JournalFileOpenLock) -> None:
-    """Take back what a full disk or a kill cut short: Optuna would go on in the same line."""
-    lock.acquire()
-    try:
-        with suppress(FileNotFoundError), path.open("r+b") as file:
-            content = file.read()
-            if content.count(b'"study_name"') > MOST_STUDIES:
-                raise _unreadable(path, f"over {MOST_STUDIES:,} studies")
-            end = content.rfind(b"\n") + 1
-            if content[end : end + 1] == b"{":  # else it is no journal
-                file.truncate(end)
-    finally:
-        lock.release()
 
 
 def _unreadable(path: Path, reason: str) -> SessionError:

@@ -150,10 +150,10 @@ class Pool:
         Raises `ValueError` for a config that is not valid.
         """
         row = self._row(config)
-        found = [] if row is None else self._taken_up(row).tolist()
-        if not found:
+        positions = [] if row is None else self._take_up(row).tolist()
+        if not positions:
             raise ValueError(f"{dict(config)} is not a valid config here")
-        return int(found[0])
+        return int(positions[0])
 
     def neighbours(self, index: int) -> Indices:
         """Return the positions of all valid configs that differ from one in one parameter.
@@ -161,14 +161,14 @@ class Pool:
         Or in several that are tied to each other, as by a constraint that makes them equal. In the
         order of the parameters, and of the values in each list. A sampled pool takes them up.
         """
-        return self._taken_up(_change_one(self._moves, self.encoded[index]))
+        return self._take_up(_change_one(self._moves, self.encoded[index]))
 
     def look_around(self, row: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> None:
         """Have a sampled pool take up a wished row and its neighbours, as far as they are valid."""
         if self._source is not None:
             wished = row.astype(np.uint16)
             others = _change_one(self._moves, wished)
-            self._taken_up(np.concatenate([wished[np.newaxis], others]))
+            self._take_up(np.concatenate([wished[np.newaxis], others]))
 
     @cached_property
     def _moves(self) -> Sequence[Move]:
@@ -199,9 +199,9 @@ class Pool:
 
     def restricted(self, configs: Iterable[Mapping[str, Value]]) -> Pool:
         """Make the pool of some configs, those of them that are valid here."""
-        made = Pool.of(self.parameters, [config for config in configs if config in self])
-        made._restricted_from = self.estimated_whole
-        return made
+        pool = Pool.of(self.parameters, [config for config in configs if config in self])
+        pool._restricted_from = self.estimated_whole
+        return pool
 
     def _row(self, config: Mapping[str, Value]) -> Rows | None:
         # A config's own look-up of a name goes through all of them.
@@ -217,24 +217,24 @@ class Pool:
     def _positions(self, rows: Rows) -> Indices:
         """Find rows of value indices; -1 where one is not held."""
         keys = row_keys(rows)
-        found = np.full(len(rows), -1, dtype=np.intp)
+        positions = np.full(len(rows), -1, dtype=np.intp)
         if len(self._first_keys):
             places = np.searchsorted(self._first_keys, keys)
             places[places == len(self._first_keys)] = 0
-            found = np.where(self._first_keys[places] == keys, places, -1)
+            positions = np.where(self._first_keys[places] == keys, places, -1)
         if self._added:
-            missing = np.flatnonzero(found < 0)
-            found[missing] = [self._added.get(key, -1) for key in keys[missing].tolist()]
-        return found
+            missing = np.flatnonzero(positions < 0)
+            positions[missing] = [self._added.get(key, -1) for key in keys[missing].tolist()]
+        return positions
 
-    def _taken_up(self, rows: Rows) -> Indices:
+    def _take_up(self, rows: Rows) -> Indices:
         """Find rows, after adding the valid ones that a sample left out."""
-        found = self._positions(rows)
-        if self._source is not None and (found < 0).any():
-            missing = rows[found < 0]
+        positions = self._positions(rows)
+        if self._source is not None and (positions < 0).any():
+            missing = rows[positions < 0]
             self._add(missing[self._source.valid(missing)])
-            found = self._positions(rows)
-        return found[found >= 0]
+            positions = self._positions(rows)
+        return positions[positions >= 0]
 
     def _add(self, rows: Rows) -> None:
         if not len(rows):
@@ -265,12 +265,12 @@ def _tied_columns(rows: Rows) -> list[list[int]]:
     step leaves a valid config.
     """
 
-    def are_tied(one: Column, other: Column) -> bool:
+    def are_tied(first: Column, second: Column) -> bool:
         # Most are not, which a few rows tell.
-        for some in (slice(None, None, len(one) // FEW_ROWS + 1), slice(None)):
-            pairs = one[some].astype(np.uint32) << 16 | other[some]
+        for some in (slice(None, None, len(first) // FEW_ROWS + 1), slice(None)):
+            pairs = first[some].astype(np.uint32) << 16 | second[some]
             count = len(np.unique(pairs))
-            if any(len(np.unique(column[some])) != count for column in (one, other)):
+            if any(len(np.unique(column[some])) != count for column in (first, second)):
                 return False
         return True
 
@@ -332,21 +332,23 @@ def valid_configs(space: SearchSpace, names: Mapping[str, Value], *, seed: int =
             raise _failure_of(residuals[error.constraint][0], outer, config) from error
 
     # What the space names itself, and only conditions over parameters alone leave out.
-    lone = {one for one in space.prune if one.names <= own}
-    there = replace(space, prune=tuple(one for one in space.prune if one not in lone))
+    lone = {condition for condition in space.prune if condition.names <= own}
+    there = replace(
+        space, prune=tuple(condition for condition in space.prune if condition not in lone)
+    )
     asked_for = [
         config
         for config in (space.asked_for if lone else ())
-        if not all(one.evaluate(config) for one in lone) and there.allows(config, outer)
+        if not all(condition.evaluate(config) for condition in lone) and there.allows(config, outer)
     ]
     with explain_failing_row():
-        found = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
-        rows = found.partial if found.listed else first_rows(found, SAMPLE, seed)
-    if not found.listed:
+        population = enumerate_rows(Domains.of(space.parameters), tuple(r for _, r in residuals))
+        rows = population.partial if population.listed else first_rows(population, SAMPLE, seed)
+    if not population.listed:
         # not the sample's own stream: what is drawn later should be new
-        source = Source(found, np.random.default_rng([seed, 1]), explain_failing_row)
+        source = Source(population, np.random.default_rng([seed, 1]), explain_failing_row)
         return Pool(space.parameters, rows, source=source).with_also(asked_for)
-    emptied_by = None if found.emptied_by is None else residuals[found.emptied_by][0]
+    emptied_by = None if population.emptied_by is None else residuals[population.emptied_by][0]
     return Pool(space.parameters, rows, emptied_by).with_also(asked_for)
 
 

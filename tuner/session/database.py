@@ -264,16 +264,13 @@ class Database:
             connection = plain.execution_options(writing=True)
             with connection.begin() as transaction:
                 self._was_reached = True
-                self._make_tables(connection)
+                if not self._has_tables(connection):
+                    if self.location.file is None:
+                        # Of two that make a table at once the second would fail, IF NOT EXISTS or
+                        # not.
+                        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+                    self._tables.create_all(connection)
                 yield connection, transaction
-
-    def _make_tables(self, connection: Connection) -> None:
-        if self._has_tables(connection):
-            return
-        if self.location.file is None:
-            # Of two that make a table at once the second would fail, IF NOT EXISTS or not.
-            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-        self._tables.create_all(connection)
 
     def _has_tables(self, connection: Connection) -> bool:
         inspector = inspect(connection)

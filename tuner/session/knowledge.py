@@ -156,19 +156,19 @@ def summaries(known: Sequence[PastSearch]) -> list[KnowledgeSummary]:
         groups.setdefault((search.kernel, search.device, operators), []).append(search)
     summed = []
     for (kernel, device, _), group in sorted(groups.items(), key=lambda item: item[0]):
-        found = [(one, config) for s in group for one in s.workloads for config in one.configs]
+        configs = [(w, config) for s in group for w in s.workloads for config in w.configs]
         speedups = [
-            one.baseline_us / config.time_us
-            for one, config in found
-            if one.baseline_us is not None and config.time_us is not None
+            w.baseline_us / config.time_us
+            for w, config in configs
+            if w.baseline_us is not None and config.time_us is not None
         ]
         summary = KnowledgeSummary(
             kernel=kernel,
             operators=group[0].operators,
             device=device,
             searches=len(group),
-            workloads=len({one.workload.key for search in group for one in search.workloads}),
-            configs=len({config.config.key for _, config in found}),
+            workloads=len({w.workload.key for s in group for w in s.workloads}),
+            configs=len({config.config.key for _, config in configs}),
             speedup=max(speedups, default=None),
             last=max(search.created for search in group),
         )
@@ -212,13 +212,13 @@ class KnowledgeStore:
         rows = [
             {
                 "version": SCHEMA_VERSION,
-                "uid": one.uid,
-                "kernel": one.kernel,
-                "device": one.device,
-                "created": one.created,
-                "content": one.json,
+                "uid": search.uid,
+                "kernel": search.kernel,
+                "device": search.device,
+                "created": search.created,
+                "content": search.json,
             }
-            for one in found
+            for search in found
         ]
 
         def work(connection: Connection) -> int:
@@ -237,7 +237,7 @@ class KnowledgeStore:
         with self._reading() as connection:
             rows = [] if connection is None else connection.execute(query).scalars().all()
         read = (_read_search(content) for content in reversed(rows))
-        return [one for one in read if one is not None]
+        return [search for search in read if search is not None]
 
     def forget(self, kernel: str, device: str | None = None) -> int:
         """Delete what is known of a kernel, on all devices or one; return how many searches."""

@@ -97,12 +97,12 @@ class SessionHeader:
         from pydantic_core import from_json
 
         content = {
-            "manifest": _read(_adapter(Manifest), manifest, "the manifest"),
+            "manifest": _validate(_adapter(Manifest), manifest, "the manifest"),
             "environment": from_json(environment),  # which bounds its depth
             "state": state,
             "seconds": seconds,
         }
-        header: SessionHeader = _read(_adapter(SessionHeader), content, "the header")
+        header: SessionHeader = _validate(_adapter(SessionHeader), content, "the header")
         for name, value in asdict(header.manifest.config).items():
             if isinstance(value, int | float) and not abs(value) < 1 << 63:
                 raise ValueError(f"{name} of the manifest's config is {value}")
@@ -123,7 +123,7 @@ def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
     return TypeAdapter(kind)
 
 
-def _read(adapter: TypeAdapter[_T], content: str | Mapping[str, object], what: str) -> _T:
+def _validate(adapter: TypeAdapter[_T], content: str | Mapping[str, object], what: str) -> _T:
     from pydantic import ValidationError
 
     try:
@@ -133,9 +133,9 @@ def _read(adapter: TypeAdapter[_T], content: str | Mapping[str, object], what: s
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        found = f" at {place}: {str(first['input'])[:40]!r}" if place else ""
+        where = f" at {place}: {str(first['input'])[:40]!r}" if place else ""
         why = "no such name" if first["type"] == "predicate_failed" else first["msg"]
-        raise ValueError(f"{what} is none{found}: {why}") from error
+        raise ValueError(f"{what} is none{where}: {why}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +202,10 @@ def from_row(kind: object, content: object) -> SessionRecord:
         raise ValueError(f"a record of unknown kind {kind!r}")
     if not isinstance(content, str):
         raise ValueError(f"a record of kind {kind!r} is no text")
-    record = _read(_record_adapter(kind), content, f"a record of kind {kind!r}")
+    record = _validate(_record_adapter(kind), content, f"a record of kind {kind!r}")
     if isinstance(record, Comparison) and not _has_all_times(record):
-        found = f"a comparison on {record.workload} has not a time for each program and round"
-        raise ValueError(found)
+        problem = f"a comparison on {record.workload} has not a time for each program and round"
+        raise ValueError(problem)
     if isinstance(record, Said) and not _is_entry(record.entry):
         raise ValueError(f"an entry of a transcript is {str(record.entry)[:60]!r}")
     return record

@@ -53,12 +53,12 @@ class RoundRecord:
 def over(session: Session, number: int) -> bool:
     """Whether a round has come to its end, good or bad, and is not run again."""
     ended = [*session.events(RoundEnded, number), *session.events(RoundRefused, number)]
-    return bool(ended) and {*answers(session, number)} == {one.answer for one in ended}
+    return bool(ended) and {*answers(session, number)} == {event.answer for event in ended}
 
 
 def history(session: Session) -> tuple[RoundRecord, ...]:
     """List the rounds that are over, in order."""
-    return tuple(one for one in list_rounds(session) if over(session, one.number))
+    return tuple(record for record in list_rounds(session) if over(session, record.number))
 
 
 def list_rounds(session: Session) -> tuple[RoundRecord, ...]:
@@ -67,16 +67,18 @@ def list_rounds(session: Session) -> tuple[RoundRecord, ...]:
     records = []
     for number, answer in ((n, a) for n in sorted(numbers) for a in answers(session, n)):
         idea = last(session.events(Planned, number), answer)
-        made = last(session.events(CandidateMade, number), answer)
+        candidate = last(session.events(CandidateMade, number), answer)
         refused = last(session.events(RoundRefused, number), answer)
         ended = last(session.events(RoundEnded, number), answer)
-        said = idea.idea if idea else refused or next(iter(session.events(AgentIdle, number)), None)
+        base_source = (
+            idea.idea if idea else refused or next(iter(session.events(AgentIdle, number)), None)
+        )
         record = RoundRecord(
             number=number,
-            base=(said.base if said else None) or "",
+            base=(base_source.base if base_source else None) or "",
             idea=idea.idea if idea else None,
-            candidate=made.name if made and not refused else None,
-            problems=(refused and refused.problems) or (made and made.problems) or (),
+            candidate=candidate.name if candidate and not refused else None,
+            problems=(refused and refused.problems) or (candidate and candidate.problems) or (),
             outcome=ended.outcome if ended else None,
             answer=answer,
             timed=last(session.events(DefaultTimed, number), answer),
@@ -90,11 +92,11 @@ def population(session: Session) -> tuple[CandidateRecord, ...]:
     refused = {event.candidate for event in session.events(RoundRefused)}
     ended = {(event.round, event.answer) for event in session.events(RoundEnded)}
     all_made = session.events(CandidateMade)
-    made = {event.name for event in all_made if (event.round, event.answer) in ended}
+    names = {event.name for event in all_made if (event.round, event.answer) in ended}
     return tuple(
-        one
-        for one in session.candidates()
-        if one.name not in refused and (one.parent is None or one.name in made)
+        candidate
+        for candidate in session.candidates()
+        if candidate.name not in refused and (candidate.parent is None or candidate.name in names)
     )
 
 
@@ -102,7 +104,7 @@ def answers(session: Session, number: int) -> list[str]:
     """Name the answers of a round in order: one without a name, or several with one each."""
     events: list[AnswerEvent] = [*session.events(Planned, number)]
     events += session.events(RoundRefused, number)
-    return sorted({one.answer for one in events}) or [""]
+    return sorted({event.answer for event in events}) or [""]
 
 
 def last(events: Sequence[_Answered], answer: str = "") -> _Answered | None:

@@ -76,7 +76,7 @@ class Session:
         self._others: list[SessionRecord] = []
         for record in store.records():
             if problem := self._problem(record):
-                raise store.damaged(problem)
+                raise store.damage_error(problem)
             self._add(record)
         last = self._records[-1].elapsed_s if self._records else 0.0
         # A killed run never said how long it took: it took at least until its last trial.
@@ -111,13 +111,13 @@ class Session:
             case Record(trial) if _trial_key(trial) in self._trials:
                 return f"a trial of {trial.candidate!r} is there twice"
             case Record(Trial(candidate)) | Result(candidate=candidate):
-                known = candidate in self._candidates
-                return "" if known else f"there is no candidate {candidate!r}"
+                is_there = candidate in self._candidates
+                return "" if is_there else f"there is no candidate {candidate!r}"
             case CandidateRecord(name, parent=parent):
                 if name in self._candidates:
                     return f"candidate {name!r} is there twice"
-                known = parent is None or parent in self._candidates
-                return "" if known else f"there is no candidate {parent!r}"
+                is_there = parent is None or parent in self._candidates
+                return "" if is_there else f"there is no candidate {parent!r}"
             case Baseline(workload) if workload in self._baselines:
                 return f"the baseline on {workload} is there twice"
             case Withdrawal(workload) if workload not in self._results:
@@ -152,12 +152,12 @@ class Session:
     ) -> CandidateRecord:
         """Add a candidate; adding the same again changes nothing, another text is refused."""
         candidate = CandidateRecord(name, template_text, space_text, parent)
-        known = self._candidates.get(name)
-        if known is None:
+        recorded = self._candidates.get(name)
+        if recorded is None:
             if parent is not None:
                 self._require_candidate(parent)
             self._append(candidate)
-        elif known != candidate:
+        elif recorded != candidate:
             raise SessionError(
                 f"candidate {name!r} has another template, search space or parent here",
                 path=self.directory,
@@ -257,15 +257,15 @@ class Session:
         self._append(trial)
 
     def peers(self, workload: Workload | None = None) -> list[PeerTrial]:
-        last = {(one.workload, one.name): one for one in self._of(PeerTrial)}
-        return [one for one in last.values() if workload in (None, one.workload)]
+        last = {(trial.workload, trial.name): trial for trial in self._of(PeerTrial)}
+        return [trial for trial in last.values() if workload in (None, trial.workload)]
 
     def record_energy(self, energy: Energy) -> None:
         """Append a window of energy; a program may have several on a workload."""
         self._append(energy)
 
     def energies(self, workload: Workload | None = None) -> list[Energy]:
-        return [one for one in self._of(Energy) if workload in (None, one.workload)]
+        return [energy for energy in self._of(Energy) if workload in (None, energy.workload)]
 
     def record_check(self, check: Check) -> None:
         self._append(check)
@@ -298,8 +298,8 @@ class Session:
         if evaluator is None:
             return TUNE
         finals = self.trials(stage="finals")
-        verified = {(one.workload, one.variant) for one in finals if one.correctness}
-        won = {(one.workload, one.variant) for one in self.results()}
+        verified = {(trial.workload, trial.variant) for trial in finals if trial.correctness}
+        won = {(result.workload, result.variant) for result in self.results()}
         return evaluator if won and won <= verified else ""
 
     def withdraw_result(self, workload: Workload) -> None:
@@ -340,16 +340,18 @@ class Session:
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
         """Write the kernel tuned for a workload to `tuned/`, with what it is in its first lines."""
         path = self.variant_path(workload)
-        made, comment = self.manifest, self.language.comment
-        kept = ", with the bits of the default config" if made.config.keep_bits else ""
+        manifest, comment = self.manifest, self.language.comment
+        kept = ", with the bits of the default config" if manifest.config.keep_bits else ""
         # The workload stands last: a value that ends in a backslash would join the next line.
         lines = [
-            f"{comment} {made.kernel}, tuned for {workload} by tune {made.tuner_version} "
-            f"({made.config.device}, {made.created}){kept}",
+            f"{comment} {manifest.kernel}, tuned for {workload} by tune {manifest.tuner_version} "
+            f"({manifest.config.device}, {manifest.created}){kept}",
             " ".join(f"{comment} config: {variant} (for {workload})".split()),
         ]
-        if made.config.operators and self.language.macros:
-            macros = " ".join(f"-D{name}={value}" for name, value in made.config.operators.items())
+        if manifest.config.operators and self.language.macros:
+            macros = " ".join(
+                f"-D{name}={value}" for name, value in manifest.config.operators.items()
+            )
             lines.append(" ".join(f"// compile with: {macros} (as tuned)".split()))
         try:
             path.parent.mkdir(exist_ok=True)

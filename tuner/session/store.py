@@ -101,19 +101,19 @@ class SessionStore:
     def open(cls, directory: Path, *, read_only: bool) -> SessionStore:
         """Open the database; raise `SessionError` where it is missing, damaged, newer or in use."""
         path = directory / DATABASE
-        found = ""
+        problem = ""
         try:
             if not directory.exists():
-                found = "no such session"
+                problem = "no such session"
             elif not directory.is_dir():
-                found = "a session is a folder, this is a file"
+                problem = "a session is a folder, this is a file"
             elif not path.is_file():
-                found = f"the folder holds no session: {DATABASE} is missing"
+                problem = f"the folder holds no session: {DATABASE} is missing"
         except OSError as error:
-            found = f"the folder cannot be read: {error.strerror}"
-        if found:
+            problem = f"the folder cannot be read: {error.strerror}"
+        if problem:
             remedy = "name the folder that a run printed as its session"
-            raise SessionError(found, path=directory, remedy=remedy)
+            raise SessionError(problem, path=directory, remedy=remedy)
         if read_only:
             return cls(path, _open_database(path, read_only=True), None)
         with ExitStack() as undo:
@@ -171,7 +171,7 @@ class SessionStore:
         with self._report_errors(), self._raw:
             for count, row in enumerate(rows, start=1):
                 if row[0] != count:
-                    raise self.damaged(f"record {count} is missing")
+                    raise self.damage_error(f"record {count} is missing")
                 self._raw.execute(insert, row)
         return count
 
@@ -203,7 +203,7 @@ class SessionStore:
         for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK):
             (self.path.parent / name).unlink(missing_ok=True)
 
-    def damaged(self, found: str) -> SessionError:
+    def damage_error(self, found: str) -> SessionError:
         return _damage_error(self.path, found)
 
     @contextmanager

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 from manifests import manifest
+from recordings import recording
 
 from tuner.app import environment
 from tuner.app.check import UnavailableDevice, target_info
 from tuner.compiler.base import Compiler
-from tuner.device.recorded.recording import (
-    RecordedDevice,
-    RecordedDeviceInfo,
-    Recording,
-    save_recording,
-)
+from tuner.device.recorded.recording import RecordedDevice, save_recording
 from tuner.model.errors import SessionError
 from tuner.model.statistics import PROTOCOL
 from tuner.session.session import Session
@@ -30,16 +26,7 @@ class NamedCompiler(Compiler):
 
 
 def recorded(path: Path, *, created: str = "2026-11-20T12:00:00+00:00") -> RecordedDevice:
-    info = RecordedDeviceInfo(
-        name="NVIDIA H200",
-        architecture="sm_90a",
-        compute_capability=(9, 0),
-        multiprocessors=132,
-        l2_bytes=60 << 20,
-        streaming_gbps=4370.0,
-        environment={"driver": "580.1"},
-    )
-    save_recording(Recording(kernel="scale", created=created, device=info, workloads={}), path)
+    save_recording(recording("scale", created=created), path)
     return RecordedDevice(path, "scale", {})
 
 
@@ -66,7 +53,7 @@ def test_a_session_keeps_what_reports_need(tmp_path: Path) -> None:
     assert kept["recorded"] == "true"
     assert kept["date"] == "2026-11-20"
     assert kept["streaming_gbps"] == "4370.0"
-    assert kept["driver"] == "580.1"
+    assert kept["gpu_driver_version"] == "580.1"
     assert kept["compiler"] == "NVRTC 13.5"
     assert "commit" not in kept  # the folder is no checkout
 

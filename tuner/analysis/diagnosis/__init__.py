@@ -80,18 +80,18 @@ def _guard_finder(
     def find_safely(profile: Profile) -> Finding | None:
         try:
             # What it really returns is as unknown as what it does.
-            found: object = find(profile)
+            returned: object = find(profile)
         except Exception as error:  # noqa: BLE001 - others' code, which may do anything
             return _problem(point, f"failed: {_describe_error(error)}")
-        if found is None:
+        if returned is None:
             return None
-        if not isinstance(found, Finding):
+        if not isinstance(returned, Finding):
             return _problem(
-                point, f"returned a value of type {type(found).__name__}, not a Finding"
+                point, f"returned a value of type {type(returned).__name__}, not a Finding"
             )
-        if not (math.isfinite(found.weight) and 0.0 <= found.weight <= 1.0):
-            return _problem(point, f"returned a weight of {found.weight}, not of 0 to 1")
-        return found
+        if not (math.isfinite(returned.weight) and 0.0 <= returned.weight <= 1.0):
+            return _problem(point, f"returned a weight of {returned.weight}, not of 0 to 1")
+        return returned
 
     return find_safely
 
@@ -123,7 +123,7 @@ def diagnose(
         others, problems = load()
         rules = (*RULES, *others)
     bound = bound_of(profile)
-    found = [rule.find(profile) for rule in rules if bound in rule.bounds]
+    findings = [rule.find(profile) for rule in rules if bound in rule.bounds]
     left = room(profile)
-    weighed = [replace(one, weight=one.weight * left) for one in found if one is not None]
+    weighed = [replace(f, weight=f.weight * left) for f in findings if f is not None]
     return bound, rank_findings((*weighed, *problems))

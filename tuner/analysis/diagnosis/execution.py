@@ -133,10 +133,10 @@ def cliff(profile: Profile) -> Finding | None:
     now, launch = subject.occupancy, subject.launch
     if now is None or filled is None or filled.count <= 1.0:
         return None
-    found = list(_cliffs(profile.device.limits, subject.resources, launch, now))
-    if not found:
+    cliffs = list(_cliffs(profile.device.limits, subject.resources, launch, now))
+    if not cliffs:
         return None
-    what, less, then = max(found, key=lambda one: one[2].share)
+    what, less, then = max(cliffs, key=lambda found_cliff: found_cliff[2].share)
     issue, gain = counter(profile, ISSUED), 1.0 - now.share / then.share
     of_several = f" (kernel {launch.kernel})" if len(subject.program.launches) > 1 else ""
     unit = what if less > 1 else what.replace("s ", " ", 1)
@@ -183,12 +183,12 @@ def _cliffs(
 def describe_waiting(profile: Profile, said_already: str = "") -> str:
     """Say in figures how busy the schedulers are and what warps wait for; "" if not counted."""
     issue, shares = counter(profile, ISSUED), stalls(profile)
-    said = [] if issue is None else [f"schedulers issue in {issue:.0f}% of the cycles"]
+    parts = [] if issue is None else [f"schedulers issue in {issue:.0f}% of the cycles"]
     most = sorted(shares.keys() - {said_already}, key=lambda name: (-shares[name], name))
     waits = [f"{shares[name]:.0%} {name}" for name in most if shares[name] >= SMALL_WAIT]
     if waits:
-        said.append(f"stalled cycles: {', '.join(waits[:MOST_WAITS])}")
-    return f"; {'; '.join(said)}" if said else ""
+        parts.append(f"stalled cycles: {', '.join(waits[:MOST_WAITS])}")
+    return f"; {'; '.join(parts)}" if parts else ""
 
 
 def occupancy(profile: Profile) -> Finding | None:

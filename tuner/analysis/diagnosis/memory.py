@@ -86,12 +86,12 @@ def register_spills(profile: Profile) -> Finding | None:
     counted = f"{accesses} local loads and stores in the code" if accesses else ""
     if inside and where != "the code":
         counted += f", {inside} of them in {where}"
-    told = f" ({counted}{at(line)})" if counted else ""
+    places = f" ({counted}{at(line)})" if counted else ""
     text = f"An array of a thread is in local memory: {counted}{at(line)}; nothing is spilled."
     if spilled:
         text = (
             f"The compiler spills {spilled} bytes a thread to local memory at "
-            f"{resources.registers} registers{told}."
+            f"{resources.registers} registers{places}."
         )
     return finding(
         "register_spills",

@@ -81,8 +81,8 @@ def raw_counters(text: str) -> list[tuple[str, dict[str, float]]]:
     for row in csv.DictReader(_table(text), restkey="", restval=""):
         if row.get("ID"):  # the row of units has no number
             read = {name: _number(cell) for name, cell in row.items() if _COUNTER.match(name)}
-            known = {name: value for name, value in read.items() if value is not None}
-            launches.append((row.get(_NAME_COLUMN, ""), known))
+            values = {name: value for name, value in read.items() if value is not None}
+            launches.append((row.get(_NAME_COLUMN, ""), values))
     return launches
 
 
@@ -101,15 +101,15 @@ def source_counts(text: str) -> list[LaunchCounts]:
             executed: dict[int, int] = {}
             launches[-1] = replace(launches[-1], samples=samples, executed=executed)
             by_column = {}
-            for names, found in ((_SAMPLES_COLUMNS, samples), (_EXECUTED_COLUMNS, executed)):
+            for names, counts in ((_SAMPLES_COLUMNS, samples), (_EXECUTED_COLUMNS, executed)):
                 column = next((row.index(name) for name in names if name in row), -1)
-                by_column |= {column: found} if column >= 0 else {}
+                by_column |= {column: counts} if column >= 0 else {}
         elif 0 <= address < len(row) and _PLACE.fullmatch(row[address]):
             place = int(row[address], 16)
             start = place if start < 0 else start
-            for column, found in by_column.items():
+            for column, counts in by_column.items():
                 if column < len(row) and (count := int(_number(row[column]) or 0)):
-                    found[place - start] = count
+                    counts[place - start] = count
     return launches
 
 
@@ -121,8 +121,8 @@ def trouble(text: str) -> str:
     """Say in one line why the tool counted nothing, "" where it gives no cause."""
     if NO_PERMISSION in text:
         return PERMISSION_TEXT
-    said = [match[1].strip() for match in map(_ERROR.search, text.splitlines()) if match]
-    causes = [line for line in said if line and not line.startswith(_CONSEQUENCES)]
+    errors = [match[1].strip() for match in map(_ERROR.search, text.splitlines()) if match]
+    causes = [line for line in errors if line and not line.startswith(_CONSEQUENCES)]
     return next(iter(causes), "")
 
 
@@ -157,7 +157,7 @@ class NsightCompute:
 
     def refusal(self) -> str:
         if self._refusal is None:
-            self._refusal = self._tried()
+            self._refusal = self._try_probe()
         return self._refusal
 
     def count(self, program: Program, names: Sequence[str]) -> Counted:
@@ -181,8 +181,8 @@ class NsightCompute:
             self._refusal = ""
             by_place = source_counts(self._page("source", "--print-source=sass"))
             if len(by_place) == len(counted.launches):
-                found = zip(counted.launches, by_place, strict=True)
-                placed = (replace(a, samples=b.samples, executed=b.executed) for a, b in found)
+                pairs = zip(counted.launches, by_place, strict=True)
+                placed = (replace(a, samples=b.samples, executed=b.executed) for a, b in pairs)
                 counted = Counted(tuple(placed))
         elif reason := self.refusal():  # is it the program, or the tool?
             counted = Counted(reason=reason)
@@ -192,7 +192,7 @@ class NsightCompute:
         self._process.close()
         self._folder.cleanup()
 
-    def _tried(self) -> str:
+    def _try_probe(self) -> str:
         if self._tool is None:
             return (
                 "Nsight Compute (ncu) was not found: it comes with the CUDA toolkit; put its "

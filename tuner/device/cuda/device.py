@@ -247,7 +247,7 @@ class CudaRunner(ChildRunner):
         around = self._surroundings
         if neighbour == "eager successor" and around is not None and around.successor_waits:
             neighbour = "none"  # a config may rely on that
-        said = SAID[neighbour]
+        hint = SAID[neighbour]
         try:
             with self._blamed_on_the_program():
                 limit_s = _limit_s(self.run_timeout_s, program)
@@ -257,10 +257,10 @@ class CudaRunner(ChildRunner):
                 overlapped = worker.call("run_once", program, neighbour, timeout_s=limit_s)
                 self._has_called = self._has_called or program.is_call
         except RunFailedError as error:
-            if not said:
+            if not hint:
                 raise
-            raise RunFailedError(error.status, f"{error}{said}", killed=error.killed) from error
-        return said if overlapped else ""
+            raise RunFailedError(error.status, f"{error}{hint}", killed=error.killed) from error
+        return hint if overlapped else ""
 
     def time(
         self,

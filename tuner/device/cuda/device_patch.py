@@ -24,7 +24,7 @@ _COLUMN = ("part", "span", "array", "size", "width", "value")
 _LOADS = "\n".join(f"  ld.global.u64 %{name}, [%d3+{8 * k}];" for k, name in enumerate(_COLUMN))
 
 
-def _mixed(number: str) -> str:
+def _mix_number(number: str) -> str:
     """Make a random number of one: the last steps of SplitMix64 (Steele et al., OOPSLA 2014)."""
     return f"""\
   shr.u64 %d4, {number}, 30;
@@ -38,18 +38,18 @@ def _mixed(number: str) -> str:
 """
 
 
-def _placed(seed: str) -> str:
+def _place_element(seed: str) -> str:
     """Draw into %place which element of its part a seed chooses; %drawn is a number for more."""
     return f"""\
   mul.lo.u64 %drawn, %index, 0x9E3779B97F4A7C15U;
   add.u64 %drawn, %drawn, {seed};
-{_mixed("%drawn")}\
+{_mix_number("%drawn")}\
   mul.hi.u64 %place, %drawn, %span;
   mad.lo.u64 %place, %place, %width, %part;
 """
 
 
-def _copied(label: str) -> str:
+def _copy_element(label: str) -> str:
     """Copy an element's bytes from %from to its %place in the set."""
     return f"""\
   add.u64 %to, %mine, %place;
@@ -108,7 +108,7 @@ _APPLY = f"""
   mul.wide.u32 %d8, %r10, 8;
   setp.eq.u64 %p1, %d6, 0;
   @%p1 bra anew;
-{_placed("%d6")}\
+{_place_element("%d6")}\
   setp.ne.u32 %p1, %r9, %r12;
   @%p1 bra undo;
   ld.param.u64 %d9, [places_before];
@@ -116,10 +116,10 @@ _APPLY = f"""
   ld.global.u64 %place, [%d9];
 undo:
   add.u64 %from, %d5, %place;
-{_copied("undone")}\
+{_copy_element("undone")}\
 anew:
-{_placed("%d7")}\
-{_mixed("%drawn")}\
+{_place_element("%d7")}\
+{_mix_number("%drawn")}\
   mul.hi.u64 %from, %drawn, %size;
   mad.lo.u64 %from, %from, %width, %array;
   add.u64 %from, %from, %d5;
@@ -131,7 +131,7 @@ anew:
   ld.param.u64 %from, [values];
   add.u64 %from, %from, %value;
 draw:
-{_copied("drawn")}\
+{_copy_element("drawn")}\
   add.u32 %r5, %r5, %r6;
   bra next;
 }}
@@ -153,13 +153,20 @@ class DevicePatch:
         self._before: tuple[int, tuple[int, int] | None] = (0, None)
         if not patch.changes:
             return
-        columns = self._columns()
+        rows: list[tuple[int, ...]] = []
+        value = 0
+        for varied in self.patch.varied:
+            for begin, end in pairwise(varied.edges()):
+                part = varied.offset + int(begin) * varied.width_bytes, int(end - begin)
+                rows.append((*part, varied.offset, varied.size, varied.width_bytes, value))
+                value += varied.width_bytes
+        columns = np.array(rows, np.int64)
         offsets = np.array([change.offsets for change in patch.changes], np.int64)
         values = b"".join(change.after for change in patch.changes)
         self._count, self._change_bytes = len(columns), offsets.shape[1]
-        self._tables = self._sent(columns)
-        self._places = self._sent(np.ascontiguousarray(offsets[:, columns[:, -1]]))
-        self._values = self._sent(np.frombuffer(values, np.uint8))
+        self._tables = self._send(columns)
+        self._places = self._send(np.ascontiguousarray(offsets[:, columns[:, -1]]))
+        self._values = self._send(np.frombuffer(values, np.uint8))
         # Copies may return before they have ended, and our stream doesn't wait for the default one.
         call(driver.cuCtxSynchronize)
 
@@ -182,7 +189,7 @@ class DevicePatch:
             *(seed_before, self._places_of(judged_before), seed, self._places_of(judged)),
             self._values + (judged[1] - 1) * self._change_bytes if judged else 0,
         )
-        sets = (one[0] if one else _NO_SET for one in (judged_before, judged))
+        sets = (pair[0] if pair else _NO_SET for pair in (judged_before, judged))
         numbers = (*sets, self._count, self._count * buffers.sets)
         load_kernel(_APPLY, "apply").issue(
             stream, _BLOCKS, *map(ctypes.c_uint64, addresses), *map(ctypes.c_uint32, numbers)
@@ -193,21 +200,11 @@ class DevicePatch:
             call(driver.cuMemFree, base)
         self._allocated.clear()
 
-    def _columns(self) -> Array:
-        rows: list[tuple[int, ...]] = []
-        value = 0
-        for one in self.patch.varied:
-            for begin, end in pairwise(one.edges()):
-                part = one.offset + int(begin) * one.width_bytes, int(end - begin)
-                rows.append((*part, one.offset, one.size, one.width_bytes, value))
-                value += one.width_bytes
-        return np.array(rows, np.int64)
-
     def _places_of(self, judged: tuple[int, int] | None) -> int:
         """Give where the places of a judged set's change lie."""
         return self._places + (judged[1] - 1) * self._count * 8 if judged else 0
 
-    def _sent(self, content: Array) -> int:
+    def _send(self, content: Array) -> int:
         """Copy an array of this process to memory on the GPU."""
         base = allocate(content.nbytes)
         self._allocated.append(base)

@@ -86,8 +86,8 @@ def gpu_name(ordinal: int) -> str:
 def reset_persisting_l2() -> None:
     """Give back what of the L2 was set aside for persisting lines; before 8.0 there is none."""
     (status,) = driver.cuCtxResetPersistingL2Cache()
-    known = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED)
-    if status not in known:
+    fine = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_NOT_SUPPORTED)
+    if status not in fine:
         raise CudaError(f"cuCtxResetPersistingL2Cache: {status.name}")
 
 
@@ -124,19 +124,19 @@ class LoadedProgram:
 _Taken = tuple[tuple[str, ...], tuple[TensorMap, ...]]
 
 
-def encode_tensor_map(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
+def encode_tensor_map(tensor_map: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
     """Encode a tensor map of an array at an address, as a kernel takes it by value.
 
     By the C interface: the place has to be aligned, and that of an object of the bindings is not.
     """
-    room, rank = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT), len(one.shape)
+    room, rank = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT), len(tensor_map.shape)
     content = (ctypes.c_char * MAP_BYTES).from_buffer(room, -ctypes.addressof(room) % MAP_ALIGNMENT)
     whole, half = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
-    kind, swizzle, l2_promotion = one.codes
+    kind, swizzle, l2_promotion = tensor_map.codes
     status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
         *(ctypes.byref(content), ctypes.c_int(kind), ctypes.c_uint(rank), ctypes.c_void_p(address)),
-        *(whole(*reversed(one.shape)), whole(*reversed(one.strides))),
-        *(half(*reversed(one.box)), half(*(1,) * rank)),
+        *(whole(*reversed(tensor_map.shape)), whole(*reversed(tensor_map.strides))),
+        *(half(*reversed(tensor_map.box)), half(*(1,) * rank)),
         *map(ctypes.c_int, (0, swizzle, l2_promotion, 0)),
     )
     if status:
@@ -167,12 +167,12 @@ class LaunchArguments:
         """
         if (taken, maps) not in self._pointers:
             values = [self._values[place] for place in self.layout.places(taken)]
-            for one in maps:
-                if one not in self._maps:
-                    self._maps[one] = encode_tensor_map(
-                        one, self.base + self.layout.slot(one.of).offset
+            for tensor_map in maps:
+                if tensor_map not in self._maps:
+                    self._maps[tensor_map] = encode_tensor_map(
+                        tensor_map, self.base + self.layout.slot(tensor_map.of).offset
                     )
-                values.append(self._maps[one])
+                values.append(self._maps[tensor_map])
             pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
             self._pointers[taken, maps] = pointers
         return ctypes.addressof(self._pointers[taken, maps])

@@ -106,14 +106,14 @@ class Window:
         started_s, before_mj = self._tick()
         seen = [self._counter.sample() for _ in self._until(started_s + seconds)]
         ended_s, after_mj = self._tick()
-        clocks = [one.clock_mhz for one in seen if one.clock_mhz is not None]
-        temperatures = [one.temperature_c for one in seen if one.temperature_c is not None]
+        clocks = [sample.clock_mhz for sample in seen if sample.clock_mhz is not None]
+        temperatures = [sample.temperature_c for sample in seen if sample.temperature_c is not None]
         return EnergyWindow(
             energy_j=(after_mj - before_mj) * 1e-3,
             seconds=ended_s - started_s,
             temperature_c=temperatures[-1] if temperatures else None,
             clock_mhz=median_low(clocks) if clocks else None,
-            limited_by=tuple(sorted(frozenset().union(*(one.limited_by for one in seen)))),
+            limited_by=tuple(sorted(frozenset().union(*(sample.limited_by for sample in seen)))),
         )
 
     def _until(self, until_s: float) -> Iterator[None]:

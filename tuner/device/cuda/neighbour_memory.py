@@ -170,12 +170,12 @@ class NeighbourMemory:
             call(driver.cuMemFree, base)
         base = allocate(size_bytes)
         self._held[purpose] = base, size_bytes
-        made = min(_TILE_BYTES, size_bytes)
-        call(driver.cuMemcpyHtoD, base, _tile().ctypes.data, made)
-        while made < size_bytes:
-            count = min(made, size_bytes - made)
-            call(driver.cuMemcpyDtoD, base + made, base, count)
-            made += count
+        filled = min(_TILE_BYTES, size_bytes)
+        call(driver.cuMemcpyHtoD, base, _tile().ctypes.data, filled)
+        while filled < size_bytes:
+            count = min(filled, size_bytes - filled)
+            call(driver.cuMemcpyDtoD, base + filled, base, count)
+            filled += count
         return base
 
     def differ(self, first: int, second: int, size_bytes: int) -> bool:

@@ -30,7 +30,7 @@ from tuner.device.cuda.neighbour_memory import (
     WRITE,
     NeighbourMemory,
 )
-from tuner.device.cuda.peers import PeerHome, neighbour
+from tuner.device.cuda.peers import PeerHome, make_neighbour
 from tuner.device.layout import Layout
 from tuner.device.reference import PeerError
 from tuner.model.errors import KernelError
@@ -63,31 +63,31 @@ class Neighbours:
         self._slots = {slot.name: slot for slot in layout.slots}
         self._numbers: dict[int, int] = {}
         everything = surroundings.neighbours
-        products = [one for one in everything if one.kind == "gemm"]
-        planted = [one for link in surroundings.links for one in link.before if one in products]
-        streamed = [_align_size(_weight_bytes(one)) for one in everything if one not in planted]
+        products = [neighbour for neighbour in everything if neighbour.kind == "gemm"]
+        planted = [n for link in surroundings.links for n in link.before if n in products]
+        streamed = [_align_size(_weight_bytes(n)) for n in everything if n not in planted]
         self._pool_bytes = POOL_BYTES + max(streamed, default=0)
         per_link = -(-places // len(surroundings.links))
-        sizes = [per_link * _align_size(_weight_bytes(one)) for one in planted]
+        sizes = [per_link * _align_size(_weight_bytes(neighbour)) for neighbour in planted]
         with self._room(max(everything, key=_weight_bytes, default=None)):
             self._pool = memory.of("weights", self._pool_bytes)
             sink_bytes = max(
-                (2 * prod(one.sizes[:2] if one.kind == "gemm" else (2,)) for one in everything),
+                (2 * prod(n.sizes[:2] if n.kind == "gemm" else (2,)) for n in everything),
                 default=4,
             )
             self._sink = memory.of("results", sink_bytes)
             base = memory.of("planted", sum(sizes)) if planted else 0
-            self._identity = {one: _identity_of(one) for one in planted}
+            self._identity = {neighbour: _identity_of(neighbour) for neighbour in planted}
         ends = [base, *(base + end for end in accumulate(sizes))]
         self._planted = dict(zip(planted, ends, strict=False))
-        with self._blamed(products[0] if products else None):
+        with self._blame(products[0] if products else None):
             self._cublas = memory.cublas() if products else None
-        self._functions = {one: self._function(one) for one in everything if one.kind == "function"}
+        self._functions = {n: self._function(n) for n in everything if n.kind == "function"}
 
     def before(self, arguments: LaunchArguments) -> None:
         """Enqueue what runs before the operator's call on these arrays."""
-        for one in self._link(self._number(arguments)).before:
-            self._run_before(one, arguments)
+        for neighbour in self._link(self._number(arguments)).before:
+            self._run_before(neighbour, arguments)
 
     def after(self, arguments: LaunchArguments, operator: Issuer | None) -> None:
         """Enqueue what runs after it; without an `operator` it reads what is in the L2.
@@ -96,16 +96,16 @@ class Neighbours:
         in no cache, and it would be charged for that.
         """
         returned = operator.results(arguments) if operator else None
-        for one in self._link(self._number(arguments)).after:
-            self._run_after(one, arguments, returned)
+        for neighbour in self._link(self._number(arguments)).after:
+            self._run_after(neighbour, arguments, returned)
 
     def plant(self, everywhere: Sequence[LaunchArguments]) -> None:
         """Enqueue writing what the arrays hold into the weights that products make them of."""
         for index, link in enumerate(self.surroundings.links):
             of_link = everywhere[index :: len(self.surroundings.links)]
-            for one in link.before if of_link else ():
-                if one.kind == "gemm":
-                    self._plant(one, of_link)
+            for neighbour in link.before if of_link else ():
+                if neighbour.kind == "gemm":
+                    self._plant(neighbour, of_link)
 
     def check(self, everywhere: Sequence[LaunchArguments], content: int) -> None:
         """Run all once at the places of a chain; raise `KernelError` for what changes there.
@@ -119,59 +119,68 @@ class Neighbours:
             call(driver.cuMemcpyDtoDAsync, arguments.base, content, size_bytes, self._stream)
         self.plant(everywhere[: len(self.surroundings.links)])
         for arguments, link in zip(everywhere, self.surroundings.links, strict=False):
-            for one in link.before:
-                with self._blamed(one):
-                    self._run_before(one, arguments)
-                    self._require_same(arguments, content, one)
-            for one in link.after:
-                with self._blamed(one):
-                    self._run_after(one, arguments, {})
-                    self._require_same(arguments, content, one)
+            for neighbour in link.before:
+                with self._blame(neighbour):
+                    self._run_before(neighbour, arguments)
+                    self._require_same(arguments, content, neighbour)
+            for neighbour in link.after:
+                with self._blame(neighbour):
+                    self._run_after(neighbour, arguments, {})
+                    self._require_same(arguments, content, neighbour)
 
-    def captured(self) -> AbstractContextManager[None]:
+    def blame_capture(self) -> AbstractContextManager[None]:
         """Blame them for what fails while the chain without an operator becomes a graph.
 
         A function that reads something back to the host runs once, and fails only there.
         """
         everything = self.surroundings.neighbours
-        functions = [one for one in everything if one.kind == "function"]
+        functions = [neighbour for neighbour in everything if neighbour.kind == "function"]
         suspect = next(iter((*functions, *everything)), None)
-        return self._blamed(suspect, "fails in a CUDA graph")
+        return self._blame(suspect, "fails in a CUDA graph")
 
     def close(self) -> None:
         """Free what is this workload's own."""
         for base in self._identity.values():
             call(driver.cuMemFree, base)
 
-    def _run_before(self, one: Neighbour, arguments: LaunchArguments) -> None:
+    def _run_before(self, neighbour: Neighbour, arguments: LaunchArguments) -> None:
         number = self._number(arguments)
-        if one.kind == "gemm":
-            self._write_product(one, arguments, number)
-        elif one.kind == "stream":
-            self._stream_before(one, arguments, number)
+        if neighbour.kind == "gemm":
+            slot = self._slots[neighbour.array]
+            weights, address = self._weights(neighbour, number), arguments.base + slot.offset
+            places = self._identity[neighbour], weights, address
+            assert self._cublas is not None
+            self._cublas.product(neighbour.sizes, places)
+        elif neighbour.kind == "stream":
+            self._stream_before(neighbour, arguments, number)
         else:
-            self._functions[one](arguments, {})
+            self._functions[neighbour](arguments, {})
 
     def _run_after(
-        self, one: Neighbour, arguments: LaunchArguments, returned: Mapping[str, Any] | None
+        self, neighbour: Neighbour, arguments: LaunchArguments, returned: Mapping[str, Any] | None
     ) -> None:
         """Enqueue it on what the operator returned or wrote; None where there is no operator."""
         number, address = self._number(arguments), 0
-        if one.array:
-            slot = self._slots[one.array]
+        if neighbour.array:
+            slot = self._slots[neighbour.array]
             address = arguments.base + slot.offset
             if returned is None:
-                address = self._in_l2(arguments, number, _read_bytes(one, slot.size_bytes))
-            elif one.array in returned:
-                address = returned[one.array].data_ptr()
-        if one.kind == "gemm":
-            places = address, self._weights(one, number), self._sink
+                address = self._in_l2(arguments, number, _read_bytes(neighbour, slot.size_bytes))
+            elif neighbour.array in returned:
+                address = returned[neighbour.array].data_ptr()
+        if neighbour.kind == "gemm":
+            places = address, self._weights(neighbour, number), self._sink
             assert self._cublas is not None
-            self._cublas.product(one.sizes, places)
-        elif one.kind == "stream":
-            self._stream_after(one, address, number, programmatic=one.pdl and returned is not None)
+            self._cublas.product(neighbour.sizes, places)
+        elif neighbour.kind == "stream":
+            size_bytes = self._slots[neighbour.array].size_bytes if neighbour.array else 0
+            weights, weight_bytes = self._weights(neighbour, number), neighbour.sizes[0]
+            programmatic = neighbour.pdl and returned is not None
+            mode = ARRAY_FIRST | (WAIT if programmatic else 0)
+            values = (address, size_bytes, weights, weight_bytes, 0, 0)
+            self._issue(self._memory.blocks, mode, *values, programmatic=programmatic)
         else:
-            self._functions[one](arguments, returned or {})
+            self._functions[neighbour](arguments, returned or {})
 
     def _number(self, arguments: LaunchArguments) -> int:
         return self._numbers[arguments.base]
@@ -179,23 +188,17 @@ class Neighbours:
     def _link(self, number: int) -> Link:
         return self.surroundings.links[number % len(self.surroundings.links)]
 
-    def _write_product(self, one: Neighbour, arguments: LaunchArguments, number: int) -> None:
-        slot = self._slots[one.array]
-        places = self._identity[one], self._weights(one, number), arguments.base + slot.offset
-        assert self._cublas is not None
-        self._cublas.product(one.sizes, places)
-
-    def _stream_before(self, one: Neighbour, arguments: LaunchArguments, number: int) -> None:
-        weights, weight_bytes = self._weights(one, number), one.sizes[0]
+    def _stream_before(self, neighbour: Neighbour, arguments: LaunchArguments, number: int) -> None:
+        weights, weight_bytes = self._weights(neighbour, number), neighbour.sizes[0]
         array, array_bytes = 0, 0
-        if one.array:
-            slot = self._slots[one.array]
+        if neighbour.array:
+            slot = self._slots[neighbour.array]
             array, array_bytes = arguments.base + slot.offset, slot.size_bytes
         readers = [reader for reader in self._link(number).after if reader.array]
         reads_bytes = (_read_bytes(n, self._slots[n.array].size_bytes) for n in readers)
         wanted = max(reads_bytes, default=0)
         hot_bytes = min(wanted, weight_bytes) if wanted > array_bytes else 0
-        if not one.pdl:
+        if not neighbour.pdl:
             numbers = (array, array_bytes, weights, weight_bytes, weights, hot_bytes)
             self._issue(self._memory.blocks, WRITE, *numbers)
             return
@@ -206,29 +209,21 @@ class Neighbours:
         numbers = (array, array_bytes, weights, part_bytes, weights, hot_bytes)
         self._issue(blocks, WRITE | TRIGGER | WAIT, *numbers, programmatic=True)
 
-    def _stream_after(
-        self, one: Neighbour, address: int, number: int, *, programmatic: bool
-    ) -> None:
-        size_bytes = self._slots[one.array].size_bytes if one.array else 0
-        numbers = (address, size_bytes, self._weights(one, number), one.sizes[0], 0, 0)
-        mode = ARRAY_FIRST | (WAIT if programmatic else 0)
-        self._issue(self._memory.blocks, mode, *numbers, programmatic=programmatic)
-
     def _issue(self, blocks: int, mode: int, *numbers: int, programmatic: bool = False) -> None:
         values = (*map(ctypes.c_uint64, (*numbers, self._sink)), ctypes.c_uint32(mode))
         self._memory.stand_in.issue(self._stream, blocks, *values, programmatic=programmatic)
 
-    def _plant(self, one: Neighbour, everywhere: Sequence[LaunchArguments]) -> None:
-        m, n, k = one.sizes
+    def _plant(self, neighbour: Neighbour, everywhere: Sequence[LaunchArguments]) -> None:
+        m, n, k = neighbour.sizes
         first = everywhere[0].base
         stride = everywhere[1].base - first if len(everywhere) > 1 else 0
-        addresses = (first + self._slots[one.array].offset, stride, self._planted[one])
+        addresses = (first + self._slots[neighbour.array].offset, stride, self._planted[neighbour])
         groups = -(-m // ROWS)
         numbers = (m, n, k, groups, len(everywhere) * n * groups)
         self._memory.planter.issue(
             self._stream,
             self._memory.blocks,
-            *map(ctypes.c_uint64, (*addresses, _align_size(_weight_bytes(one)))),
+            *map(ctypes.c_uint64, (*addresses, _align_size(_weight_bytes(neighbour)))),
             *map(ctypes.c_uint32, numbers),
         )
 
@@ -239,28 +234,30 @@ class Neighbours:
             return arguments.base + self._slots[last.array].offset
         return self._weights(last, number)
 
-    def _weights(self, one: Neighbour, number: int) -> int:
-        size_bytes = _align_size(_weight_bytes(one))
-        if one in self._planted:
-            return self._planted[one] + number // len(self.surroundings.links) * size_bytes
+    def _weights(self, neighbour: Neighbour, number: int) -> int:
+        size_bytes = _align_size(_weight_bytes(neighbour))
+        if neighbour in self._planted:
+            return self._planted[neighbour] + number // len(self.surroundings.links) * size_bytes
         # One after the other, so that none is what another has just left in the L2.
         everything = [n for n in self.surroundings.neighbours if n not in self._planted]
         sizes = [_align_size(_weight_bytes(other)) for other in everything]
-        offset = number * sum(sizes) + sum(sizes[: everything.index(one)])
+        offset = number * sum(sizes) + sum(sizes[: everything.index(neighbour)])
         return self._pool + offset % (self._pool_bytes - size_bytes + 256)
 
-    def _function(self, one: Neighbour) -> Callable[[LaunchArguments, Mapping[str, Any]], None]:
+    def _function(
+        self, neighbour: Neighbour
+    ) -> Callable[[LaunchArguments, Mapping[str, Any]], None]:
         assert self._home is not None
         axes = dict(self.surroundings.axes)
-        with self._blamed(one):
-            return neighbour(self._home, one.function, self._stream, axes)
+        with self._blame(neighbour):
+            return make_neighbour(self._home, neighbour.function, self._stream, axes)
 
-    def _require_same(self, arguments: LaunchArguments, content: int, one: Neighbour) -> None:
+    def _require_same(self, arguments: LaunchArguments, content: int, neighbour: Neighbour) -> None:
         size_bytes = self._layout.total_bytes
         if self._memory.differ(arguments.base, content, size_bytes):
-            found, wanted = (_bytes_at(base, size_bytes) for base in (arguments.base, content))
-            first = int(np.flatnonzero(found != wanted)[0])
-            raise self._error(one, f"changes {self._what(first)}")
+            there, wanted = (_bytes_at(base, size_bytes) for base in (arguments.base, content))
+            first = int(np.flatnonzero(there != wanted)[0])
+            raise self._error(neighbour, f"changes {self._what(first)}")
 
     def _what(self, offset: int) -> str:
         for slot in self._layout.slots:
@@ -268,12 +265,12 @@ class Neighbours:
                 return f"`{slot.name}` at byte {offset - slot.offset}: it may only read it"
         return "memory beside the arrays: it writes out of bounds"
 
-    def _error(self, one: Neighbour | None, what: str) -> KernelError:
+    def _error(self, neighbour: Neighbour | None, what: str) -> KernelError:
         assert self._home is not None
         return KernelError(
-            f"the neighbour {one} {what}",
+            f"the neighbour {neighbour} {what}",
             path=self._home.space,
-            line=None if one is None else one.line,
+            line=None if neighbour is None else neighbour.line,
             remedy="mend it, or measure without it: --surroundings alone",
         )
 
@@ -291,12 +288,12 @@ class Neighbours:
             raise self._error(largest, f"needs more memory than there is: {failure}") from failure
 
     @contextmanager
-    def _blamed(self, one: Neighbour | None, what: str = "fails") -> Iterator[None]:
+    def _blame(self, neighbour: Neighbour | None, what: str = "fails") -> Iterator[None]:
         """Turn a failure of a neighbour into one error at its line."""
         try:
             yield
         except (CudaError, CublasError, PeerError) as failure:
-            raise self._error(one, f"{what}: {failure.message}") from failure
+            raise self._error(neighbour, f"{what}: {failure.message}") from failure
 
 
 class Surrounded:
@@ -323,14 +320,14 @@ class Surrounded:
         return self._launcher.results(arguments) if self._launcher is not None else {}
 
 
-def _weight_bytes(one: Neighbour) -> int:
-    if one.kind == "gemm":
-        return 2 * prod(one.sizes[1:])
-    return one.sizes[0] if one.sizes else 0
+def _weight_bytes(neighbour: Neighbour) -> int:
+    if neighbour.kind == "gemm":
+        return 2 * prod(neighbour.sizes[1:])
+    return neighbour.sizes[0] if neighbour.sizes else 0
 
 
-def _identity_of(one: Neighbour) -> int:
-    m, _, k = one.sizes
+def _identity_of(neighbour: Neighbour) -> int:
+    m, _, k = neighbour.sizes
     rows = np.zeros((m, k), np.uint16)
     np.fill_diagonal(rows, _ONE)
     base = allocate(rows.nbytes)
@@ -338,8 +335,8 @@ def _identity_of(one: Neighbour) -> int:
     return base
 
 
-def _read_bytes(one: Neighbour, array_bytes: int) -> int:
-    return 2 * one.sizes[0] * one.sizes[2] if one.kind == "gemm" else array_bytes
+def _read_bytes(neighbour: Neighbour, array_bytes: int) -> int:
+    return 2 * neighbour.sizes[0] * neighbour.sizes[2] if neighbour.kind == "gemm" else array_bytes
 
 
 def _align_size(size_bytes: int) -> int:

@@ -88,10 +88,13 @@ class PeerLaunchers:
         """
         name = program.peer or f"{program.key} {program.text_key}"
         if name not in self._launchers:
-            self._forget_calls()
+            # The oldest kernels in Python go; a comparison has fewer than are kept.
+            calls = [key for key, launcher in self._launchers.items() if launcher.is_call]
+            for key in calls[: max(len(calls) - MOST_CALLS + 1, 0)]:
+                del self._launchers[key]
             try:
-                with self._blamed(program):
-                    launcher = self._made(program)
+                with self._blame(program):
+                    launcher = self._make_launcher(program)
                 _warm_up(launcher, arena, self._stream)
             except PeerError as error:
                 # No graph was being captured: to start PyTorch once more would take longer.
@@ -114,7 +117,7 @@ class PeerLaunchers:
 
         What it has imported by then is imported in part: its failure is another process's to tell.
         """
-        with self._blamed(program):
+        with self._blame(program):
             self._imported_torch(program)
             self._modules.import_ahead(program)
 
@@ -144,7 +147,7 @@ class PeerLaunchers:
             torch.cuda.set_per_process_memory_fraction(MOST_OF_MEMORY, self._ordinal)
         return torch
 
-    def _made(self, program: Program) -> PeerLauncher:
+    def _make_launcher(self, program: Program) -> PeerLauncher:
         torch = self._imported_torch(program)
         stream = torch.cuda.ExternalStream(int(self._stream), device=f"cuda:{self._ordinal}")
         return PeerLauncher(
@@ -153,7 +156,7 @@ class PeerLaunchers:
             self._home,
             self._function(program),
             program.workload.values,
-            partial(self._blamed, program),
+            partial(self._blame, program),
             program.is_call,
         )
 
@@ -167,16 +170,10 @@ class PeerLaunchers:
             raise PeerError(f"{self._home.reference} has no peer named {program.peer!r}")
         return self._functions[program.peer]
 
-    def _blamed(self, program: Program) -> AbstractContextManager[None]:
+    def _blame(self, program: Program) -> AbstractContextManager[None]:
         if program.is_call:
             return blamed_on_call(program)
         return _blamed_on_peer(self._home.reference)
-
-    def _forget_calls(self) -> None:
-        """Let go of the oldest kernels in Python; a comparison has fewer than are kept."""
-        calls = [name for name, one in self._launchers.items() if one.is_call]
-        for name in calls[: len(calls) - MOST_CALLS + 1] if len(calls) >= MOST_CALLS else []:
-            del self._launchers[name]
 
 
 @dataclass(slots=True)
@@ -221,7 +218,9 @@ class PeerLauncher:
             checked = checked_results(self.torch, returned, tensors, outputs)
             if self.is_call:  # what a view leaves to be copied is part of the call
                 checked = {name: result.contiguous() for name, result in checked.items()}
-                self.places[arguments.base] = {n: one.data_ptr() for n, one in checked.items()}
+                self.places[arguments.base] = {
+                    n: result.data_ptr() for n, result in checked.items()
+                }
             self.returned[arguments.base] = checked
 
     def collect(self, arguments: LaunchArguments) -> None:
@@ -264,7 +263,7 @@ class PeerLauncher:
             yield self.tensors[base]
 
 
-def neighbour(
+def make_neighbour(
     home: PeerHome, name: str, stream: Any, axes: Mapping[str, int]
 ) -> Callable[[LaunchArguments, Mapping[str, Any]], None]:
     """Make what enqueues one of the reference file's `neighbours`.
@@ -276,9 +275,9 @@ def neighbour(
     """
     functions = load_functions(home.reference, "neighbours")
     if name not in functions:
-        known = ", ".join(functions) or "none"
+        names = ", ".join(functions) or "none"
         message = f"has no neighbour named {name!r}"
-        raise KernelError(message, path=home.reference, remedy=f"its `neighbours`: {known}")
+        raise KernelError(message, path=home.reference, remedy=f"its `neighbours`: {names}")
     function = functions[name]
     if next(iter(signature(function).parameters), "") == "arrays":
         return lambda arguments, returned: _call_on_arrays(
@@ -322,9 +321,9 @@ def _tensor(torch: Any, slot: Slot, base: int, stream: Any) -> Any:
 
 def _over(torch: Any, storage: Any, slot: Slot, stream: Any) -> Any:
     dtype = getattr(torch, torch_name(slot.dtype))
-    made = torch.empty(0, dtype=dtype, device=stream.device)
+    tensor = torch.empty(0, dtype=dtype, device=stream.device)
     strides = tuple(prod(slot.shape[n + 1 :]) for n in range(len(slot.shape)))
-    return made.set_(storage, 0, slot.shape, strides)
+    return tensor.set_(storage, 0, slot.shape, strides)
 
 
 def _warm_up(launcher: PeerLauncher, arena: MappedArena, stream: Any) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -75,14 +76,14 @@ class CallCompiler(PythonCompiler):
         self._known: dict[str, CompileResult] = {}
 
     def submit(self, request: CompileRequest) -> Future[CompileResult]:
-        found = super().submit(request).result()
-        found = self._known.get(request.source, found)
+        result = super().submit(request).result()
+        result = self._known.get(request.source, result)
         future: Future[CompileResult] = Future()
-        if not found.ok or request.source in self._known:
-            future.set_result(found)
+        if not result.ok or request.source in self._known:
+            future.set_result(result)
             return future
         asked = self._pool.submit(partial(_prepare_source, request.source))
-        asked.add_done_callback(partial(self._answer, future, found, request.source))
+        asked.add_done_callback(partial(self._answer, future, result, request.source))
         future.add_done_callback(partial(_cancel_too, asked))
         self._warm_up(request.source)
         return future
@@ -90,7 +91,7 @@ class CallCompiler(PythonCompiler):
     def _answer(
         self,
         future: Future[CompileResult],
-        found: CompileResult,
+        result: CompileResult,
         source: str,
         asked: Future[Prepared],
     ) -> None:
@@ -98,14 +99,14 @@ class CallCompiler(PythonCompiler):
             future.cancel()
             return
         # A process that died or hung: the worker's own call says what of.
-        said = Prepared() if asked.exception() is not None else asked.result()
-        if said.error:
-            settle(future, CompileResult(error=said.error))
+        prepared = Prepared() if asked.exception() is not None else asked.result()
+        if prepared.error:
+            settle(future, CompileResult(error=prepared.error))
             return
-        made = _add_launches(found, said.called)
-        if said.called:
-            self._known[source] = made
-        settle(future, made)
+        with_launches = _add_launches(result, prepared.called)
+        if prepared.called:
+            self._known[source] = with_launches
+        settle(future, with_launches)
 
     def _warm_up(self, source: str) -> None:
         """Have each of the other processes call the first module, all at once.
@@ -155,6 +156,7 @@ class Preparer:
         return Prepared("", tuple(watched.called))
 
     def _call(self, module: Any) -> None:
+        # Of its own: the tensors are gone when the GPU's memory is given back.
         config = None if module.CONFIG is None else dict(module.CONFIG)
         if self._device.startswith("cuda"):
             # Libraries launch on the current device, whichever the tensors are on.
@@ -165,15 +167,15 @@ class Preparer:
     def _zeros(self, names: dict[str, Any]) -> dict[str, Any]:
         torch: Any = import_module("torch")
         if self._device.startswith("cuda"):
-            wait_for_room(torch.cuda, sum(one.size_bytes(names) for one in self._spec.arguments))
+            wait_for_room(torch.cuda, sum(a.size_bytes(names) for a in self._spec.arguments))
         return {
-            one.name: torch.zeros(
-                one.dimensions(names),
-                dtype=getattr(torch, torch_name(one.dtype)),
+            argument.name: torch.zeros(
+                argument.dimensions(names),
+                dtype=getattr(torch, torch_name(argument.dtype)),
                 device=self._device,
             )
-            for one in self._spec.arguments
-            if not one.is_scalar
+            for argument in self._spec.arguments
+            if not argument.is_scalar
         }
 
     def _give_back(self) -> None:
@@ -220,49 +222,49 @@ class Watched:
 
     def text_of(self, error: Exception, key: str) -> str:
         """Say what Triton raised, with the module's line; "" where it is not Triton's."""
-        of_run = any(error is one for one in self.raised) and not isinstance(error, MemoryError)
+        of_run = any(error is r for r in self.raised) and not isinstance(error, MemoryError)
         if not of_run and not type(error).__module__.startswith("triton.compiler"):
             return ""
         text = str(error) or type(error).__name__
         return f"{UNIT_NAME}({line_in(Path(place_of(key)), error) or 1}): error: {text}"
 
-    def compiled(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+    def watch_launch(self, launch: Callable[..., Any]) -> Callable[..., Any]:
         """Stand for Triton's own `run` of a kernel."""
 
         def run(kernel: Any, *given: Any, **named: Any) -> Any:
             try:
-                made = launch(kernel, *given, **{**named, "warmup": True})
+                compiled = launch(kernel, *given, **{**named, "warmup": True})
             except Exception as error:
                 self.raised.append(error)
                 raise
-            if made is not None and not self.choosing:
-                self.called.append(_describe_use(made, _grid(kernel, given, named)))
-            return made
+            if compiled is not None and not self.choosing:
+                self.called.append(_describe_use(compiled, _grid(kernel, given, named)))
+            return compiled
 
         return run
 
-    def tuned(self, tuner: Any, *given: Any, **named: Any) -> Any:
+    def watch_autotuner(self, tuner: Any, *given: Any, **named: Any) -> Any:
         """Stand for the `run` of Triton's autotuner: compile what it would try, time nothing."""
         tuner.nargs = dict(zip(tuner.arg_names, given, strict=False))
         configs = tuner.prune_configs(named) if len(tuner.configs) > 1 else tuner.configs
         self.choosing = len(configs) > 1
-        made, failed = None, None
+        compiled, failed = None, None
         try:
             for config in configs:
                 chosen = config.all_kwargs()
                 if config.pre_hook is not None:
                     config.pre_hook({**tuner.nargs, **named, **chosen})
                 try:
-                    made = tuner.fn.run(*given, **named, **chosen)
+                    compiled = tuner.fn.run(*given, **named, **chosen)
                 except Exception as error:
                     if type(error).__name__ not in _PASSED_OVER:
                         raise
                     failed = error
         finally:
             self.choosing, tuner.nargs = False, None
-        if made is None and failed is not None:
+        if compiled is None and failed is not None:
             raise failed
-        return made
+        return compiled
 
 
 @contextmanager
@@ -276,9 +278,9 @@ def compile_without_launches(watched: Watched) -> Iterator[None]:
     launch, tune = function.run, tuner.run
 
     def run_autotuner(of: Any, *given: Any, **named: Any) -> Any:
-        return watched.tuned(of, *given, **named)
+        return watched.watch_autotuner(of, *given, **named)
 
-    function.run, tuner.run = watched.compiled(launch), run_autotuner
+    function.run, tuner.run = watched.watch_launch(launch), run_autotuner
     try:
         yield
     finally:
@@ -320,28 +322,18 @@ def _prepare_source(source: str, child: Child) -> Prepared:
 
 
 def _add_launches(
-    found: CompileResult, called: Sequence[tuple[Launch, Resources]]
+    result: CompileResult, called: Sequence[tuple[Launch, Resources]]
 ) -> CompileResult:
     if not called:
-        return found
-    # The same kernel may be launched twice, compiled for other sizes.
-    named = {
-        f"{launch.kernel}#{place}" if place else launch.kernel: (launch, used)
-        for place, (launch, used) in _number_launches(called)
-    }
-    resources = {name: used for name, (_, used) in named.items()}
-    return replace(
-        found,
-        called=tuple(replace(launch, kernel=name) for name, (launch, _) in named.items()),
-        resources={**resources, CALL: most(resources.values())},
-    )
-
-
-def _number_launches(
-    called: Sequence[tuple[Launch, Resources]],
-) -> Iterator[tuple[int, tuple[Launch, Resources]]]:
-    """Leave out what repeats, and number the others of one name from 0."""
-    counts: dict[str, int] = {}
+        return result
+    # The same kernel may be launched twice, compiled for other sizes: those are numbered.
+    counts: Counter[str] = Counter()
+    launches, resources = [], dict[str, Resources]()
     for launch, used in dict.fromkeys(called):
-        yield counts.get(launch.kernel, 0), (launch, used)
-        counts[launch.kernel] = counts.get(launch.kernel, 0) + 1
+        place = counts[launch.kernel]
+        counts[launch.kernel] += 1
+        name = f"{launch.kernel}#{place}" if place else launch.kernel
+        launches.append(replace(launch, kernel=name))
+        resources[name] = used
+    total = {**resources, CALL: most(resources.values())}
+    return replace(result, called=tuple(launches), resources=total)

@@ -46,9 +46,9 @@ class Results:
     ) -> None:
         """Enqueue comparing the set at `address` with what is kept of its variant; keep it."""
         calls, size_bytes = self._calls[index], self._layout.total_bytes
-        known = calls.known(judging.variant)
-        if repeats and known is not None:
-            kept = self._address(index, known[0])
+        kept_before = calls.known(judging.variant)
+        if repeats and kept_before is not None:
+            kept = self._address(index, kept_before[0])
             for slot in self._repeating:
                 ends = address + slot.offset, kept + slot.offset
                 difference.compare(stream, *ends, slot.size_bytes, self._flags + 4 * index)
@@ -156,7 +156,7 @@ class Replays:
             if planned is not None:
                 judged[position] = secrets.randbelow(graphs[position].calls), planned
         self.buffers.fill(max(graph.calls for graph in graphs))
-        changed = {at: (chosen, one.variant) for at, (chosen, one) in judged.items()}
+        changed = {at: (chosen, judging.variant) for at, (chosen, judging) in judged.items()}
         with timing_events(1 + 2 * len(graphs)) as events:
             first, *others = events
             pairs = list(zip(others[::2], others[1::2], strict=True))
@@ -202,13 +202,13 @@ class Replays:
         turns.insert(0, turns[0])
         kept = [None if turn is None else (turn, launchers[turn]) for turn in turns]
         chosen = [empty if turn is None else graphs[turn] for turn in turns]
-        (_, *sample), event_s = self.run([one for one in chosen if one], kept)
+        (_, *sample), event_s = self.run([graph for graph in chosen if graph], kept)
         rows, size = [], len(competitors)
         for first in range(0, len(sample), size):
-            found = list(zip(turns[1 + first :], sample[first : first + size], strict=False))
-            without = [total for turn, total in found if turn is None]
+            timed_turns = list(zip(turns[1 + first :], sample[first : first + size], strict=False))
+            without = [total for turn, total in timed_turns if turn is None]
             less = sum(without) / max(len(without), 1)
-            totals = {turn: total - less for turn, total in found if turn is not None}
+            totals = {turn: total - less for turn, total in timed_turns if turn is not None}
             rows.append([max(totals[k] / g.calls, LEAST_US) for k, g in enumerate(graphs)])
         return rows, event_s
 

@@ -113,11 +113,11 @@ def _describe_finding(title: str, details: list[str], kind: str, arrays: Arrays)
     title = title.removeprefix("Error: ")
     if _RACE in title:
         return _race(title, [line for line in details if line.startswith("and ")], kind)
-    said = [line for line in details if not line.startswith(("at ", "Device Frame"))]
+    parts = [line for line in details if not line.startswith(("at ", "Device Frame"))]
     if not lines:  # the place is not in the source that was compiled: quote all there is
-        said = [line.removeprefix("Device Frame:").strip() for line in details]
+        parts = [line.removeprefix("Device Frame:").strip() for line in details]
     text = title.rstrip(".:")
-    for part in said:  # the tool broke it into lines: a comma where no word of its own goes on
+    for part in parts:  # the tool broke it into lines: a comma where no word of its own goes on
         text += f" {part}" if part.startswith(("by ", "and ", "at ", "in ")) else f", {part}"
     text = _ADDRESS.sub(lambda match: _array_at(match[0], arrays), text)
     return f"{UNIT_NAME}({lines[0][1]}): {kind}: {text}" if lines else f"{kind}: {text}"
@@ -126,14 +126,14 @@ def _describe_finding(title: str, details: list[str], kind: str, arrays: Arrays)
 def _race(title: str, others: list[str], kind: str) -> str:
     place = _PLACE.search(title)
     text = _POSITION.sub("", title).strip()
-    said = [f"{UNIT_NAME}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
+    report = [f"{UNIT_NAME}({place[1]}): {kind}: {text}" if place else f"{kind}: {title}"]
     for line in others:
         place = _PLACE.search(line)
         at_line = (
             f"{_POSITION.sub('', line).strip()} at line {place[1]} of {UNIT_NAME}" if place else ""
         )
-        said.append(f"  {at_line or line}")
-    return "\n".join(said)
+        report.append(f"  {at_line or line}")
+    return "\n".join(report)
 
 
 def _array_at(text: str, arrays: Arrays) -> str:
@@ -167,15 +167,15 @@ class ComputeSanitizer:
     """
 
     def __init__(self, kind: str, ordinal: int, arenas: Arenas) -> None:
-        found = find_compute_sanitizer()
-        if found is None:
+        tool = find_compute_sanitizer()
+        if tool is None:
             raise DeviceError(
                 f"{_NAME} was not found",
                 remedy="it comes with the CUDA toolkit: put its folder on PATH, or set CUDA_HOME; "
                 "or pip install 'nvidia-cuda-sanitizer-api>=13.1'",
             )
         self.kind = kind
-        self._tool, self._ordinal, self._arenas = found, ordinal, arenas
+        self._tool, self._ordinal, self._arenas = tool, ordinal, arenas
         self._process = ToolProcess()
 
     def watch(self, programs: Sequence[Program]) -> Sequence[Outcome]:

@@ -192,7 +192,7 @@ class Arenas:
                     number = len(self._drawn)
                     self._drawn[needed] = self._threads.submit(self._draw, number, *needed)
         drawn = [self._drawn[needed].result() for needed in wanted]
-        return [Job(program, *one) for program, one in zip(programs, drawn, strict=True)]
+        return [Job(program, *arena) for program, arena in zip(programs, drawn, strict=True)]
 
     def _draw(self, number: int, workload: Workload, scratch: Scratch) -> tuple[Layout, str]:
         path = Path(self._folder.name, f"arena-{number}")

@@ -155,9 +155,9 @@ class CudaWorker:
         for empty in self._empty.values():
             empty.close()
         self._empty.clear()
-        for one in (self._results, self._patch, self._neighbours):
-            if one is not None:
-                one.close()
+        for held in (self._results, self._patch, self._neighbours):
+            if held is not None:
+                held.close()
         self._results = self._patch = self._neighbours = None
         if self._peers is not None:
             self._peers.clear()
@@ -210,7 +210,7 @@ class CudaWorker:
         patch: Patch = UNCHANGED,
     ) -> Measurement:
         """Time the program over rotating buffers; `show` then gives what its last calls left."""
-        replays = self._renewed(policy, patch)
+        replays = self._prepare_replays(policy, patch)
         if self._surroundings is not None:
             policy = between_neighbours(policy)
         launcher = self._launcher(program)
@@ -244,9 +244,9 @@ class CudaWorker:
         `show` then gives what one of each program's last calls left. Programs that were compared
         just before are not captured again: only what the buffers hold is new.
         """
-        replays = self._renewed(policy, patch, len(programs), alone=alone)
+        replays = self._prepare_replays(policy, patch, len(programs), alone=alone)
         reset_persisting_l2()
-        compared, new = self._compared(programs, policy, replays)
+        compared, new = self._capture_programs(programs, policy, replays)
         self._run_in(compared, policy, replays, rounds, new=new)
         empty = self._empty.get(replays.buffers.rotation)
         rows: list[list[float]] = []
@@ -272,13 +272,13 @@ class CudaWorker:
         if self._peers is not None:
             self._peers.require_clocks()
 
-    def _compared(
+    def _capture_programs(
         self, programs: Sequence[Program], policy: TimingPolicy, replays: Replays
     ) -> tuple[Captured, bool]:
         """Capture programs unless they are the last ones captured; tell whether they are new."""
-        known = self._captured
-        if known and known.is_of(programs, policy, replays.buffers):
-            return known, False
+        last = self._captured
+        if last and last.is_of(programs, policy, replays.buffers):
+            return last, False
         # All first: what a peer allocates to stay may not lie where a captured one works.
         launchers = list(map(self._launcher, programs))
         graphs = [self._graph(launcher, policy, replays, None) for launcher in launchers]
@@ -293,7 +293,7 @@ class CudaWorker:
 
     def isolated_us(self, programs: Sequence[Program], policy: TimingPolicy) -> list[float | None]:
         """Time those with programmatic dependent launch without it; the medians, in us."""
-        replays = self._renewed(policy, alone=True)
+        replays = self._prepare_replays(policy, alone=True)
         medians_us: list[float | None] = [None] * len(programs)
         for index, program in enumerate(programs):
             if any(launch.pdl for launch in program.launches):
@@ -307,7 +307,7 @@ class CudaWorker:
 
     def rerun(self, program: Program, policy: TimingPolicy) -> None:
         """Replay what was timed, on what the arena holds now; one result is shown."""
-        replays = self._renewed(policy)
+        replays = self._prepare_replays(policy)
         kept = self._captured and self._captured.of(program, replays.buffers)
         if kept:
             launcher, graph = kept
@@ -331,7 +331,7 @@ class CudaWorker:
     def energy(self, program: Program, policy: TimingPolicy, seconds: float) -> EnergyWindow:
         """Read the energy of replays without a pause; spoiling or scrubbing would cost some too."""
         self._unload_oldest()
-        replays = self._renewed(policy, alone=True)
+        replays = self._prepare_replays(policy, alone=True)
         reset_persisting_l2()
         launcher = self._launcher(program)
         with closing(self._graph(launcher, policy, replays, None)) as graph:
@@ -341,11 +341,11 @@ class CudaWorker:
                 window = self._window(load.keep_up)
                 window.settle(LOADED_SETTLE_S)
                 first = _once_past(load, 0)
-                found = window.take(seconds)
+                taken = window.take(seconds)
                 time_us = load.time_us(first, _once_past(load, first))
         covered = graph.calls * self._mapped.layout.footprint_bytes
         cold = covered >= policy.l2_multiple * self._attribute("L2_CACHE_SIZE")
-        return replace(found, time_us=time_us, buffer_sets=graph.calls, cold=cold)
+        return replace(taken, time_us=time_us, buffer_sets=graph.calls, cold=cold)
 
     def _window(self, keep_busy: Callable[[], None]) -> Window:
         self.require_energy()
@@ -395,7 +395,7 @@ class CudaWorker:
         while len(self._loaded) > LOADED_PROGRAMS:
             self._loaded.popitem(last=False)[1].unload()
 
-    def _renewed(
+    def _prepare_replays(
         self,
         policy: TimingPolicy,
         patch: Patch = UNCHANGED,
@@ -432,7 +432,7 @@ class CudaWorker:
         if neighbours is not None and chosen not in self._empty:
             neighbours.check(buffers.arguments, self._mapped.base)
             alone_there = Surrounded(neighbours, None)
-            with neighbours.captured():
+            with neighbours.blame_capture():
                 self._empty[chosen] = Graph(alone_there, buffers.arguments, self._stream)
         return Replays(
             *(buffers, self._stream, self._scrub, self._shared),

@@ -40,4 +40,4 @@ GPUS = _known_gpus()
 def known_gpu(name: str) -> RecordedDeviceInfo | None:
     """Look a GPU up by its driver's name for it."""
     words = name.lower().replace("-", " ").split()
-    return GPUS.get(" ".join(one for one in words if one not in ("nvidia", "geforce", "tesla")))
+    return GPUS.get(" ".join(word for word in words if word not in ("nvidia", "geforce", "tesla")))

@@ -98,7 +98,7 @@ class RecordedWorkload(Kept):
     peers: dict[str, RecordedProgram] = Field(default_factory=dict)
     surroundings: str = ""
 
-    def tried(self) -> list[Config] | None:
+    def list_tried(self) -> list[Config] | None:
         configs = self.configs
         return None if configs is None else [Config.of(json.loads(text)) for text in configs]
 
@@ -122,15 +122,15 @@ class RecordedCompilation(Kept):
 
     @classmethod
     def of(cls, result: CompileResult) -> RecordedCompilation:
-        resources = {name: astuple(one) for name, one in result.resources.items()}
-        called = tuple((one.kernel, one.grid, one.block) for one in result.called)
+        resources = {name: astuple(used) for name, used in result.resources.items()}
+        called = tuple((launch.kernel, launch.grid, launch.block) for launch in result.called)
         return cls(
             error=result.error, timed_out=result.timed_out, resources=resources, called=called
         )
 
     def result(self) -> CompileResult:
         resources = {name: Resources(*numbers) for name, numbers in self.resources.items()}
-        called = tuple(Launch(*one) for one in self.called)
+        called = tuple(Launch(*launch) for launch in self.called)
         return CompileResult(
             error=self.error, timed_out=self.timed_out, resources=resources, called=called
         )
@@ -317,7 +317,7 @@ class RecordedDevice(Device):
         return workload.key in self._recording.workloads
 
     def configs_of(self, workload: Workload) -> Sequence[Config] | None:
-        return self._workload(workload).tried()
+        return self._workload(workload).list_tried()
 
     def compiled(self) -> Mapping[str, CompileResult]:
         return {key: known.result() for key, known in self._recording.compiled.items()}
@@ -363,8 +363,8 @@ class RecordedDevice(Device):
                 alone_us=alone_us,
                 raced_us=_in_us(finals.raced[k] for k in columns if finals.raced),
             )
-        known = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
-        samples = [known[key].ticks for key in keys if key in known and known[key].ticks]
+        by_key = workload.programs | {peer_key(n): peer for n, peer in workload.peers.items()}
+        samples = [by_key[key].ticks for key in keys if key in by_key and by_key[key].ticks]
         if len(samples) != len(keys):
             raise DeviceError(
                 "a finalist has no recorded samples",
@@ -387,16 +387,16 @@ class RecordedDevice(Device):
     def _workload(self, workload: Workload) -> RecordedWorkload:
         if workload in self._usable:
             return self._usable[workload]
-        found = self._recording.workloads.get(workload.key)
-        if found is None:
+        recorded = self._recording.workloads.get(workload.key)
+        if recorded is None:
             raise DeviceError(
                 f"has no measurements for workload {workload.key}",
                 path=self.path,
                 remedy="recorded workloads: " + " ".join(self._recording.workloads),
             )
         wanted = self._surroundings(workload)
-        if found.surroundings != (wanted.content if wanted else ""):
-            was = found.surroundings.partition(":")[0]
+        if recorded.surroundings != (wanted.content if wanted else ""):
+            was = recorded.surroundings.partition(":")[0]
             ask = "leave --surroundings out" if was else "ask for --surroundings alone"
             raise DeviceError(
                 f"was measured {f'between other neighbours ({was})' if was else 'alone'} on "
@@ -405,12 +405,12 @@ class RecordedDevice(Device):
                 remedy=f"{ask} for what it holds, or use a GPU; where the space has changed since, "
                 "`tune record` makes a new one",
             )
-        self._usable[workload] = found
-        return found
+        self._usable[workload] = recorded
+        return recorded
 
 
 def _in_us(ticks: Iterable[int | None]) -> tuple[float | None, ...]:
-    return tuple(None if one is None else one * TICK_US for one in ticks)
+    return tuple(None if tick is None else tick * TICK_US for tick in ticks)
 
 
 def _choices(operators: Mapping[str, str]) -> str:

@@ -183,7 +183,7 @@ def _render_all(
     target = CompileTarget(spec, operators, recording.device.info())
     names = target.names(workload)
     pool = valid_configs(definition.space, names)
-    if (tried := recorded.tried()) is not None:
+    if (tried := recorded.list_tried()) is not None:
         pool = pool.restricted(tried)
     trials = {}
     for config in pool:

@@ -12,7 +12,6 @@ from tuner.model.expressions import Value
 from tuner.model.trial import Trial
 from tuner.search.auto.context import (
     ConfigColumns,
-    Matrix,
     Memory,
     SearchContext,
     SearchTrial,
@@ -58,13 +57,13 @@ class Shortlist:
         ready = [index for index, row in self._waiting.items() if row.features is not None]
         if not ready:
             return None
-        told = [row for row in self._context.memory.told() if row.features is not None]
+        compiled = [row for row in self._context.memory.told() if row.features is not None]
         seeds = [index for index in ready if self._waiting[index].is_seed]
-        if seeds or len(told) < LEAST_TRIALS:
+        if seeds or len(compiled) < LEAST_TRIALS:
             chosen = (seeds or ready)[0]
         # what a feature means differs between workloads: it is believed after own trials
-        elif sum(not row.group for row in told) >= LEAST_TRIALS:
-            gains, means = self._judge_waiting(ready, told)
+        elif sum(not row.group for row in compiled) >= LEAST_TRIALS:
+            gains, means = self._judge_waiting(ready, compiled)
             # where nothing is expected of any, the one that should be fastest
             chosen = ready[int(np.lexsort((means.round(9), -gains.round(9)))[0])]
         else:
@@ -76,7 +75,19 @@ class Shortlist:
         memory = self._context.memory
         under_way = [r for r in memory.rows if r.status is None and r.features is not None]
         judged = [self._waiting[index] for index in ready]
-        x = self._x([*told, *under_way, *judged])
+        # Put the features, each over its range in these rows, in front of the other columns.
+        rows = [*told, *under_way, *judged]
+        names = sorted(rows[0].features or ())
+        for row in rows:
+            if row.levels is None:
+                features = row.features or {}
+                values = np.array([features.get(name, 0.0) for name in names])
+                # amounts of instructions or bytes run over several powers of ten
+                row.levels = np.sign(values) * np.log1p(np.abs(values))
+        table = np.array([row.levels for row in rows])
+        low, span = table.min(0), np.ptp(table, axis=0)
+        scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
+        x = np.hstack([scaled, np.array([row.x for row in rows])])
         numbers = group_numbers([*told, *under_way])
         count, tried = len(told), len(told) + len(under_way)
         z, scales = targets(told)
@@ -90,20 +101,6 @@ class Shortlist:
         mean, deviation = posterior.predict(z, np.arange(tried) < count)
         gains = expected_improvement(least(told, z), mean, deviation) * float(scales[0])
         return gains, mean
-
-    def _x(self, rows: list[SearchTrial]) -> Matrix:
-        """Put the features, each over its range in these rows, in front of the other columns."""
-        names = sorted(rows[0].features or ())
-        for row in rows:
-            if row.levels is None:
-                features = row.features or {}
-                values = np.array([features.get(name, 0.0) for name in names])
-                # amounts of instructions or bytes run over several powers of ten
-                row.levels = np.sign(values) * np.log1p(np.abs(values))
-        table = np.array([row.levels for row in rows])
-        low, span = table.min(0), np.ptp(table, axis=0)
-        scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
-        return np.hstack([scaled, np.array([row.x for row in rows])])
 
 
 # What a strategy has found is forgotten by half after this many of its trials.
@@ -161,10 +158,6 @@ def expected_gain(outlook: Outlook, own: list[SearchTrial]) -> float:
     if late is not None:
         worst = max(t for t in times if t is not None)
         gained = -expm1(late - worst) if before is None else max(0.0, 1 - exp(late - before))
-    return max(_by_model(outlook), gained)
-
-
-def _by_model(outlook: Outlook) -> float:
     from scipy.special import log_ndtr
 
     mean, deviation = outlook.mean[outlook.free], outlook.deviation[outlook.free]
@@ -174,7 +167,7 @@ def _by_model(outlook: Outlook) -> float:
     # how likely none of them is better than the best by this much
     short = (mean + gains[:, np.newaxis] - outlook.best) / deviation
     exceeding = -np.expm1(log_ndtr(short).sum(1))
-    return float(np.trapezoid(exceeding * np.exp(-gains), gains))
+    return max(float(np.trapezoid(exceeding * np.exp(-gains), gains)), gained)
 
 
 # The share of the proposals that each strategy begins with.
@@ -220,12 +213,12 @@ class AutoSearcher:
         self._tpe = CategoricalTpe(space.parameters, seed, journal, study_name)
         tpe, remaining = self._tpe, self._remaining
         self._gaussian = GaussianStrategy(self._context)
-        known: dict[str, Callable[[], int | None]] = {
+        takers: dict[str, Callable[[], int | None]] = {
             "gaussian": self._gaussian.take,
             "classifier": ClassifierStrategy(self._context).take,
             "tpe": lambda: remaining.take_nearest(tpe.wish()) if tpe.ready else None,
         }
-        self._strategies = {name: known[name] for name in strategies}
+        self._strategies = {name: takers[name] for name in strategies}
         self._allocator = BanditAllocator({name: SHARES[name] for name in strategies})
         self._shortlist = Shortlist(self._context, self._gaussian)
         self._rows: dict[int, SearchTrial] = {}
@@ -315,7 +308,15 @@ class AutoSearcher:
             return index
         begun = len(self._memory.rows) + len(self._memory.named)
         if len(self._memory.told()) < LEAST_TOLD or begun < STARTUP_TRIALS:
-            return self._take_far()
+            drawn = np.unique(self._rng.integers(len(self._pool), size=SPREAD_OVER))
+            drawn = drawn[self._remaining.are_free(drawn)]
+            rows = [*self._memory.rows, *self._memory.named]
+            if not len(drawn) or not rows:
+                return self._remaining.take_random(self._rng)
+            width = -self._context.codes
+            x, tried = self._context.x(drawn)[:, :width], np.array([row.x[:width] for row in rows])
+            apart = ((x[:, np.newaxis] - tried) ** 2).sum(2).min(1)
+            return self._remaining.take(int(drawn[apart.argmax()]))
         if self._budget - self._asked <= POLISH_SHARE * self._budget:
             index = self._gaussian.polish()
         if index is not None:
@@ -327,14 +328,3 @@ class AutoSearcher:
                 self._row(index).strategy = name
                 return index
         return self._remaining.take_random(self._rng)
-
-    def _take_far(self) -> int:
-        drawn = np.unique(self._rng.integers(len(self._pool), size=SPREAD_OVER))
-        drawn = drawn[self._remaining.are_free(drawn)]
-        rows = [*self._memory.rows, *self._memory.named]
-        if not len(drawn) or not rows:
-            return self._remaining.take_random(self._rng)
-        width = -self._context.codes
-        x, tried = self._context.x(drawn)[:, :width], np.array([row.x[:width] for row in rows])
-        apart = ((x[:, np.newaxis] - tried) ** 2).sum(2).min(1)
-        return self._remaining.take(int(drawn[apart.argmax()]))

@@ -58,7 +58,7 @@ class CovarianceKernel:
     noise: float
     codes: int
 
-    def between(self, a: Floats, b: Floats) -> Floats:
+    def correlate(self, a: Floats, b: Floats) -> Floats:
         """Return the correlations of the rows of `a` with those of `b`."""
         width, scale = len(self.weights), np.sqrt(self.weights).astype(a.dtype)
         p, q = a[:, :width] * scale, b[:, :width] * scale
@@ -99,12 +99,12 @@ def fit_kernel(
         return float(value), gradient + off / widths
 
     bounds = [_BOUNDS_WEIGHT] * (len(varying) + 1) + [_BOUNDS_NOISE]
-    found = minimize(
+    optimum = minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
     ).x
     weights = np.full(width, WEIGHT)
-    weights[varying] = np.exp(found[:-2])
-    difference, noise = np.exp(found[-2:]).tolist()
+    weights[varying] = np.exp(optimum[:-2])
+    difference, noise = np.exp(optimum[-2:]).tolist()
     return CovarianceKernel(weights, difference, noise, codes)
 
 
@@ -125,7 +125,7 @@ class Posterior:
         self._solved = np.zeros((0, len(candidates)), dtype=np.float32)
         self._explained = np.zeros(len(candidates))
 
-    def copied(self) -> Posterior:
+    def copy(self) -> Posterior:
         other = copy(self)
         # views without the room behind them: extending copies them first
         other._explained = self._explained.copy()
@@ -136,7 +136,7 @@ class Posterior:
         """Add rows, with the group (workload) of each."""
         before, count = len(self._x), len(self._x) + len(x)
         self._x, self._groups = np.concatenate([self._x, x]), np.r_[self._groups, groups]
-        own = self._kernel.between(x, self._x) + LEVEL * (groups[:, np.newaxis] == self._groups)
+        own = self._kernel.correlate(x, self._x) + LEVEL * (groups[:, np.newaxis] == self._groups)
         corner = own[:, before:] + self._kernel.noise * np.eye(len(x))
         side = solve_triangular(self._lower, own[:, :before].T, lower=True).T
         tip = np.linalg.cholesky(corner - side @ side.T)
@@ -145,7 +145,7 @@ class Posterior:
         if count > len(self._cross):
             self._cross = _with_room(self._cross, before, 2 * count)
             self._solved = _with_room(self._solved, before, 2 * count)
-        cross = self._kernel.between(x.astype(np.float32), self._candidates)
+        cross = self._kernel.correlate(x.astype(np.float32), self._candidates)
         cross += np.float32(LEVEL) * (groups == 0)[:, np.newaxis]
         rest = cross - side.astype(np.float32) @ self._solved[:before]
         solved = solve_triangular(tip.astype(np.float32), rest, lower=True)
@@ -278,15 +278,24 @@ class GaussianStrategy:
         """Return the expected improvement of every candidate, as a log of a ratio of times."""
         grown = max(GROWTH * self._fitted, self._fitted + LEAST_GROWTH)
         if self._posterior is None or len(self.context.memory.rows) >= grown:
-            self._fit()
+            context = self.context
+            self._fitted = len(context.memory.rows)
+            rows = context.memory.told()[-MOST_FITTED:]
+            x = np.array([row.x for row in rows])
+            z, groups = targets(rows)[0], group_numbers(rows)
+            self._kernel = fit_kernel(x, context.codes, z, groups, self._kernel)
+            self._indices = context.candidates()
+            self._posterior = Posterior(self._kernel, context.x(self._indices))
+            self._rows = []
+            context.memory.named.clear()
         outlook = self._now()
         gains = expected_improvement(outlook.best, outlook.mean, outlook.deviation)
         return np.where(outlook.free, np.round(gains, _DIGITS), -1.0)
 
     def gains_of(self, indices: list[int]) -> Vector:
         gains = self.gains().tolist()
-        known = dict(zip(self._indices.tolist(), gains, strict=True))
-        return np.array([known.get(index, 0.0) for index in indices])
+        by_index = dict(zip(self._indices.tolist(), gains, strict=True))
+        return np.array([by_index.get(index, 0.0) for index in indices])
 
     def _now(self) -> Outlook:
         assert self._posterior is not None
@@ -297,20 +306,20 @@ class GaussianStrategy:
             self._rows += new
             self._posterior.extend(np.array([row.x for row in new]), group_numbers(new))
         say_something = mark_told(self._rows)
-        told = [row for row, says in zip(self._rows, say_something, strict=True) if says]
-        z, scales = targets(told)
+        informative = [row for row, says in zip(self._rows, say_something, strict=True) if says]
+        z, scales = targets(informative)
         mean, deviation = self._posterior.predict(z, say_something)
         scale = float(scales[0])
         begun = [row.index for row in memory.rows if not row.group and row.index is not None]
         free = ~np.isin(self._indices, begun)
-        return Outlook(least(told, z) * scale, mean * scale, deviation * scale, free)
+        return Outlook(least(informative, z) * scale, mean * scale, deviation * scale, free)
 
     def glance(self) -> Outlook | None:
         """Return the outlook and change nothing; None before the first proposal."""
         if self._posterior is None:
             return None
         other = copy(self)
-        other._rows, other._posterior = list(self._rows), self._posterior.copied()
+        other._rows, other._posterior = list(self._rows), self._posterior.copy()
         return other._now()
 
     def _take_best(self, gains: Vector) -> int | None:
@@ -318,18 +327,6 @@ class GaussianStrategy:
         if not len(open_):
             return None
         return self.context.remaining.take(int(self._indices[open_[gains[open_].argmax()]]))
-
-    def _fit(self) -> None:
-        context = self.context
-        self._fitted = len(context.memory.rows)
-        told = context.memory.told()[-MOST_FITTED:]
-        x = np.array([row.x for row in told])
-        z, groups = targets(told)[0], group_numbers(told)
-        self._kernel = fit_kernel(x, context.codes, z, groups, self._kernel)
-        self._indices = context.candidates()
-        self._posterior = Posterior(self._kernel, context.x(self._indices))
-        self._rows = []
-        context.memory.named.clear()
 
 
 class ClassifierStrategy:
@@ -344,14 +341,14 @@ class ClassifierStrategy:
         remaining = context.remaining
         self._queue = self._queue[remaining.are_free(self._queue)]
         if not len(self._queue):
-            told = context.memory.told()
+            rows = context.memory.told()
             indices = context.candidates()
-            if not told or not len(indices):
+            if not rows or not len(indices):
                 return None
-            x = context.with_products(np.array([row.x for row in told]))
+            x = context.with_products(np.array([row.x for row in rows]))
             judged = context.with_products(context.x(indices))
             seed = int(context.rng.integers(2**31))
-            scores = np.round(promise(x, targets(told)[0], judged, seed), _DIGITS)
+            scores = np.round(promise(x, targets(rows)[0], judged, seed), _DIGITS)
             order = indices[np.argsort(-scores, kind="stable")]
             # Where configs are compiled ahead, the choice among the named ones comes later.
             batch = BATCH_AHEAD if context.memory.waiting else BATCH

@@ -183,7 +183,7 @@ def test_what_fails_in_the_chain_without_an_operator_is_the_neighbours_fault() -
         pytest.raises(
             KernelError, match=r"stream 1048576 fails in a CUDA graph: .*\.item"
         ) as raised,
-        made.captured(),
+        made.blame_capture(),
     ):
         raise PeerError("cannot be captured: calls .item()")
     assert raised.value.line == 6

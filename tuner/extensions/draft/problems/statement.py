@@ -211,7 +211,7 @@ def _sizes_inputs(problem: BenchProblem, name: str) -> bool:
 
 def _tensors(problem: BenchProblem, sizes: Sizes) -> Iterator[tuple[str, str, Any]]:
     posed = problem.at(sizes)
-    inputs, model, found = posed.traced()
+    inputs, model, found = posed.trace()
     for name, value in inputs.items():
         if hasattr(value, "shape"):
             _require_dtype(problem, name, value)

@@ -126,7 +126,7 @@ class _Posed:
 
     def __init__(self, spec: KernelSpec, posed: ProblemModel) -> None:
         self._spec = spec
-        inputs, model, found = posed.traced()
+        inputs, model, found = posed.trace()
         weights, averages = posed.weights(model), posed.averages(model)
         several = isinstance(found, tuple | list)
         results = [*found] if several else [found]

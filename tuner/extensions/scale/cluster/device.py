@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.device.base import Counted, DeviceInfo, Outcome, Program, Watchers
-from tuner.device.forwarding import ForwardingDevice
+from tuner.device.group import ForwardingDevice
 from tuner.extensions.scale.cluster.coordinator import MOST_LOSSES, Cluster, LostTooOftenError
 from tuner.extensions.scale.cluster.files import kernel_bundle
 from tuner.extensions.scale.cluster.membership import MemberSlot, Wanted
