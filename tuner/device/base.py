@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key, work_groups_of
 from tuner.model.amd import AmdLimits, amd_limits
@@ -19,12 +19,9 @@ from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
 from tuner.model.hardware import DeviceLimits, limits_for
-from tuner.model.kernel import CALL, KernelSpec, Launch, Workload
+from tuner.model.kernel import CALL, ChosenScratch, KernelSpec, Launch, Workload
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status
-
-if TYPE_CHECKING:
-    from tuner.device.layout import ChosenScratch
 
 # The streaming rate is measured with a simple kernel; a better one may read a little faster.
 FLOOR_SLACK = 0.15
@@ -128,7 +125,7 @@ class Program:
                 if not launch[name]:
                     del launch[name]
         # What the file declares is keyed as before a config could bring scratch along.
-        sizes = [scratch if scratch[2] else scratch[:2] for scratch in self.scratch]
+        sizes = [sized if sized.added else sized[:2] for sized in self.scratch]
         parts = [self.source_key, self.workload.key, launches, *([sizes] if sizes else [])]
         content = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:24]
@@ -137,9 +134,9 @@ class Program:
 def largest_scratch(programs: Sequence[Program]) -> dict[str, ChosenScratch]:
     """Take the largest of each scratch that configs choose, by its name."""
     largest: dict[str, ChosenScratch] = {}
-    for scratch in (scratch for program in programs for scratch in program.scratch):
-        name = scratch[0]
-        largest[name] = max(scratch, largest.get(name, scratch), key=lambda sized: prod(sized[1]))
+    for sized in (sized for program in programs for sized in program.scratch):
+        before = largest.get(sized.name, sized)
+        largest[sized.name] = max(sized, before, key=lambda scratch: prod(scratch.shape))
     return largest
 
 
@@ -464,7 +461,7 @@ class CompileTarget:
             return ()
         names = {**self.names(workload), **config}
         return tuple(
-            (
+            ChosenScratch(
                 argument.name,
                 argument.dimensions(names),
                 (argument.dtype, argument.zeroed) if argument.added else None,

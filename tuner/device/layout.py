@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.model.errors import KernelError
-from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Argument, KernelSpec, Role
+from tuner.model.kernel import DTYPE_BYTES, FLOAT_DTYPES, Argument, ChosenScratch, KernelSpec, Role
 
 if TYPE_CHECKING:
     from tuner.model.expressions import Value
@@ -34,11 +34,6 @@ SCALARS: dict[str, Callable[..., Any]] = {
     **{f"int{bits}": getattr(ctypes, f"c_int{bits}") for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": getattr(ctypes, f"c_uint{bits}") for bits in (8, 16, 32, 64)},
 }
-
-
-# Of scratch that a config chose: name, shape, and of what comes with a template besides, which the
-# file doesn't declare, its dtype and whether it is zeroed.
-ChosenScratch = tuple[str, tuple[int, ...], tuple[str, bool] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +222,7 @@ def lay_out(
     least, so that layouts for several configs differ in nothing else.
     """
     chosen = dict(scratch or {})
-    added = [
-        Argument(name, kind[0], role="scratch", zeroed=kind[1], added=True)
-        for name, _, kind in chosen.values()
-        if kind is not None
-    ]
+    added = [sized.argument for sized in chosen.values() if sized.argument is not None]
     arguments = (*(one for one in spec.arguments if not one.added), *added)
     slots: list[Slot] = []
     end = 0
@@ -241,7 +232,7 @@ def lay_out(
             continue
         sized = argument.added or spec.is_sized(argument)
         if argument.name in chosen:
-            shape = chosen[argument.name][1]
+            shape = chosen[argument.name].shape
         else:
             shape = (1,) * len(argument.shape) if sized else argument.dimensions(names)
         if min(shape, default=1) < 1:

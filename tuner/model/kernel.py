@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tuner.model.bounds import Axis, Count
 from tuner.model.errors import KernelError
@@ -160,6 +160,24 @@ class Argument:
 
     def size_bytes(self, names: Mapping[str, Value]) -> int:
         return DTYPE_BYTES[self.dtype] * prod(self.dimensions(names))
+
+
+class ChosenScratch(NamedTuple):
+    """Scratch as a config chose it; `added` is the dtype of what came with a template, and whether
+    it is zeroed.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    added: tuple[str, bool] | None = None
+
+    @property
+    def argument(self) -> Argument | None:
+        """The argument that the file does not declare; None where it does."""
+        if self.added is None:
+            return None
+        dtype, zeroed = self.added
+        return Argument(self.name, dtype, role="scratch", zeroed=zeroed, added=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ import pytest
 from host_programs import cached_compiler
 
 from tuner.device.base import Program
-from tuner.device.layout import ALIGNMENT, GUARD_BYTES, ChosenScratch, lay_out
+from tuner.device.layout import ALIGNMENT, GUARD_BYTES, lay_out
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
-from tuner.model.kernel import MOST_SCRATCH_BYTES, KernelSpec, Workload
+from tuner.model.kernel import MOST_SCRATCH_BYTES, ChosenScratch, KernelSpec, Workload
 from tuner.model.trial import INITIAL, Status
 from tuner.space.load import Definition, load_definition
 from tuner.space.template import Template
@@ -62,7 +62,7 @@ def bench() -> Iterator[Bench]:
 
 
 def partial(splits: int) -> dict[str, ChosenScratch]:
-    return {"partial": ("partial", (splits, 32), None)}
+    return {"partial": ChosenScratch("partial", (splits, 32))}
 
 
 def test_configs_differ_in_the_size_of_scratch_and_in_nothing_else(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from tuner.device.cuda import driver
 from tuner.device.layout import lay_out
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.config import Config
-from tuner.model.kernel import Workload
+from tuner.model.kernel import ChosenScratch, Workload
 from tuner.model.tensor_maps import TensorMap
 from tuner.model.trial import INITIAL, Status
 from tuner.space.load import load_definition
@@ -80,7 +80,7 @@ def test_a_launch_on_a_gpu_takes_maps_of_the_arrays_where_they_lie(
     spec = load_definition(FOLDER / "tiled_gemm.yaml").spec
     names = {**WORKLOAD.values, "depth": 64, "view": "flat", "splits": 2}
     launch = spec.candidate_launches(names)[0]
-    layout = lay_out(spec, WORKLOAD.values, scratch={"part": ("part", (2, 17, 100), None)})
+    layout = lay_out(spec, WORKLOAD.values, scratch={"part": ChosenScratch("part", (2, 17, 100))})
 
     def noted(one: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
         return ctypes.create_string_buffer(f"{one.of} {address}".encode())

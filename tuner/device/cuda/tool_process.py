@@ -35,11 +35,11 @@ from tuner.device.cuda.driver import (
     call,
 )
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import ChosenScratch, Layout, Slot, lay_out
+from tuner.device.layout import Layout, Slot, lay_out
 from tuner.device.verify.verified_device import fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import WorkerError
-from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
 from tuner.process.tally import note_start
 
 # The tool needs registers, shared memory and memory of its own.
@@ -208,7 +208,7 @@ def draw_arena(
     path: Path,
 ) -> Layout:
     """Write fresh inputs of a workload to a file, with outputs poisoned."""
-    layout = lay_out(spec, workload.values, scratch={one[0]: one for one in scratch})
+    layout = lay_out(spec, workload.values, scratch={sized.name: sized for sized in scratch})
     memory = HostMemory()
     verifier = Verifier(memory, spec, operators)
     verifier.open_arena(workload, layout)

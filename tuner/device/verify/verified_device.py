@@ -32,14 +32,14 @@ from tuner.device.inputs import (
     limit_extremes,
     split_kind,
 )
-from tuner.device.layout import UNCHANGED, Arena, ChosenScratch, Layout, Patch, lay_out
+from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.accuracy import draws_of
 from tuner.device.verify.outputs import is_inexact, merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
 from tuner.device.verify.verifier import Whose
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
-from tuner.model.kernel import KernelSpec, Workload
+from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
 from tuner.model.trial import Correctness, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 from tuner.process.tally import spent_on
@@ -501,7 +501,8 @@ class VerifiedDevice(Device):
         if anew:
             self._rooms, self._scratch = {}, {}
         scratch = largest_scratch(programs)
-        self._scratch = {name: one for name, one in scratch.items() if one[2]} or self._scratch
+        added = {name: sized for name, sized in scratch.items() if sized.added}
+        self._scratch = added or self._scratch
         layout = lay_out(
             self._spec,
             workload.values,

@@ -22,7 +22,7 @@ from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.errors import DeviceError
-from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.kernel import ChosenScratch, KernelSpec, Launch, Workload
 from tuner.model.trial import Correctness, Status
 
 MakeSpec = Callable[..., KernelSpec]
@@ -156,7 +156,7 @@ def test_peers_and_who_sizes_its_scratch_are_verified_alone(
     device: VerifiedDevice, process: Process
 ) -> None:
     peer = replace(some(names="p")[0], peer="pytorch")
-    sized = replace(some(names="s")[0], scratch=(("partial", (4, 4), None),))
+    sized = replace(some(names="s")[0], scratch=(ChosenScratch("partial", (4, 4)),))
     mixed = [peer, *some(names="ab"), sized]
     assert {one.status for one in device.verify_together(mixed)} == {Status.CORRECT}
     ran = [name for name, _ in process.ran]
@@ -216,7 +216,7 @@ def test_scratch_that_finds_no_room_is_its_own_fault_whoever_came_before(
 ) -> None:
     spec = make_spec(*DOUBLE, ("partial", "float32", ("SPLITS", "T"), "scratch"))
     small, large = (
-        replace(one, scratch=(("partial", (rows, 64), None),))
+        replace(one, scratch=(ChosenScratch("partial", (rows, 64)),))
         for one, rows in zip(some(names="sl"), (1, 1 << 20), strict=True)
     )
     for order in ((large, small), (small, large), (large, large, small)):

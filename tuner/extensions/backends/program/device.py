@@ -218,13 +218,9 @@ class EvaluatorDevice(Device):
         )
 
     def _program(self, program: Program, workload: Workload) -> ProgramMessage:
-        shapes = {name: shape for name, shape, _ in program.scratch}
+        shapes = {sized.name: sized.shape for sized in program.scratch}
         taken = [a for a in self._spec.arguments if not self._spec.is_sized(a) or a.name in shapes]
-        taken += [
-            Argument(name, kind[0], role="scratch", zeroed=kind[1], added=True)
-            for name, _, kind in program.scratch
-            if kind is not None
-        ]
+        taken += [one.argument for one in program.scratch if one.argument is not None]
         return ProgramMessage(
             source=program.cubin.decode(),
             config=None if program.config is None else dict(program.config),
