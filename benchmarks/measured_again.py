@@ -82,7 +82,7 @@ def choices(folders: Sequence[Path]) -> list[dict[str, Any]]:
 def _chosen(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     from fused_moe_figures import SPACE, TRITON, written
 
-    from tuner.dispatch.alike import Gain, gain_of
+    from tuner.extensions.engines.configs.alike import Gain, gain_of
     from tuner.extensions.engines.configs.winners import configs_of
     from tuner.session.session import Session
 

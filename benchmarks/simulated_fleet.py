@@ -211,7 +211,7 @@ class Drawing(Gpu):
 
 def written(gpu: Drawing, trials: Sequence[Any], space: Any, rounds: int) -> int:
     """Give the place in the pool of what a file has after finals as `tune` runs them."""
-    from tuner.dispatch.alike import canonical, fastest_of
+    from tuner.extensions.engines.configs.alike import canonical, fastest_of
     from tuner.model.settings import FINALISTS
     from tuner.model.trial import Comparison
     from tuner.tuning.finalists import CONTENDERS, contenders

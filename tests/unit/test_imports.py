@@ -27,10 +27,10 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_275,
+    "core": 45_175,
     "runtime": 2_240,
     "export": 2_870,
-    "engines": 3_460,
+    "engines": 3_560,
     "draft": 15_465,
     "agents": 8_165,
     "cpu": 4_435,

@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 
 from tuner.compiler.python import measured_with
-from tuner.dispatch.alike import Fastest, canonical, fastest_of
 from tuner.dispatch.evidence import find_wrong_variants
+from tuner.extensions.engines.configs.alike import Fastest, canonical, fastest_of
 from tuner.extensions.engines.configs.files import (
     CONFIG_KEYS,
     TITLES,

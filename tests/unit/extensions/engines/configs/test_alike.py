@@ -10,7 +10,7 @@ import pytest
 from callable_project import callable_project, read_project
 from dispatch_sample import ONE, comparison
 
-from tuner.dispatch.alike import Fastest, canonical, fastest_of
+from tuner.extensions.engines.configs.alike import Fastest, canonical, fastest_of
 from tuner.model.config import Config
 from tuner.model.statistics import SURE, sure_of
 from tuner.model.trial import INITIAL, Comparison, Variant
