@@ -34,11 +34,11 @@ BUDGET = {
     "draft": 15_465,
     "agents": 8_165,
     "cpu": 4_435,
-    "backends": 2_890,
+    "backends": 2_900,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 80_700,
+    "tests": 80_780,
     "docs": 4_850,
 }
 

@@ -12,6 +12,7 @@ from tuner.device.base import Program
 from tuner.device.layout import SCALARS, Layout, fill_byte
 from tuner.extensions.backends.copying import Bytes, CallFailedError, CopyingWorker
 from tuner.extensions.backends.opencl.devices import find_device, keep_private
+from tuner.model.errors import DeviceError
 from tuner.model.kernel import Launch
 from tuner.process.confinement import be_quiet
 
@@ -50,7 +51,15 @@ class Opencl:
         self._context = pyopencl.Context([self._handle])
         profiling = pyopencl.command_queue_properties.PROFILING_ENABLE
         self._queue = pyopencl.CommandQueue(self._context, properties=profiling)
-        self._own = pyopencl.Program(self._context, _OWN_KERNELS).build()
+        try:
+            self._own = pyopencl.Program(self._context, _OWN_KERNELS).build()
+        except pyopencl.Error as error:  # PoCL's LLVM may be older than the processor
+            lines = [line for line in str(error).splitlines() if line.startswith("error:")]
+            raise DeviceError(
+                f"{self._device.title} compiles nothing here: {' '.join(lines) or error}",
+                remedy="an OpenCL platform that knows this processor, such as a newer PoCL "
+                "(Debian: pocl-opencl-icd); `tune devices` lists what is here",
+            ) from error
         self._spoiler = pyopencl.Kernel(self._own, "spoil")
         # Of what was launched since the clock was started.
         self._events: list[Any] = []

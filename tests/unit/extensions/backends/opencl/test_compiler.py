@@ -57,6 +57,7 @@ def test_a_work_group_is_named_once_by_its_size_and_whether_the_grid_is_small() 
     assert work_groups_of([launch((65535, 1, 1), (1, 1, 1))]) == ("1-1-1-goffs0",)
 
 
+@needs_opencl
 @on_pocl
 def test_each_result_holds_the_machine_code_for_its_own_work_groups(pool: OpenclPool) -> None:
     small, large = "8-1-1-goffs0-smallgrid", "64-1-1-goffs0-smallgrid"
@@ -76,6 +77,7 @@ def test_an_error_is_the_same_with_work_groups_and_without(pool: OpenclPool) -> 
     assert compiled(pool, source=source).error == with_groups.error
 
 
+@needs_opencl
 @on_pocl
 def test_what_cannot_be_compiled_ahead_is_left_to_the_run(pool: OpenclPool) -> None:
     assert compiled(pool, "no-such-group").ok
@@ -88,6 +90,7 @@ def linked(source: str, to: str) -> None:
     shutil.copy2(source, to)
 
 
+@needs_opencl
 @on_pocl
 def test_packages_may_lie_outside_of_pythons_own_folders(tmp_path: Path) -> None:
     for name in ("pyopencl", "pocl_binary_distribution", "pytools"):
