@@ -57,8 +57,8 @@ class Opencl:
             lines = [line for line in str(error).splitlines() if line.startswith("error:")]
             raise DeviceError(
                 f"{self._device.title} compiles nothing here: {' '.join(lines) or error}",
-                remedy="an OpenCL platform that knows this processor, such as a newer PoCL "
-                "(Debian: pocl-opencl-icd); `tune devices` lists what is here",
+                remedy="an OpenCL platform that knows this processor, such as a newer PoCL; "
+                "`tune devices` lists what is here",
             ) from error
         self._spoiler = pyopencl.Kernel(self._own, "spoil")
         # Of what was launched since the clock was started.
