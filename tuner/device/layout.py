@@ -230,7 +230,7 @@ def lay_out(
     for argument in arguments:
         if argument.is_scalar:
             continue
-        sized = argument.added or spec.is_sized(argument)
+        sized = spec.is_sized(argument)
         if argument.name in chosen:
             shape = chosen[argument.name].shape
         else:

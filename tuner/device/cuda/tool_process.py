@@ -44,7 +44,7 @@ from tuner.process.tally import note_start
 
 # The tool needs registers, shared memory and memory of its own.
 SHORTAGES = ("CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
-# Shapes that a config chose, as a program has them.
+# What a config chose, as a program has it.
 Scratch = tuple[ChosenScratch, ...]
 # Drawing takes some times the memory of the arrays.
 DRAWN_TOGETHER = 4
