@@ -308,6 +308,19 @@ def _throughput(content, gpu=GPU):
     )
 
 
+def _throughput_against(content, gpu=GPU):
+    (_, ours), (name, before) = content["rates"].items()
+    met = missed(unless=content["ratio"] >= 0.97)
+    yield (
+        f"At {content['environment']['commit'][:8]} the same search runs at {ours:.1f} configs a "
+        f"second, beside {before:.1f} of {name.removeprefix('tune, ')}, before a third round of "
+        f"attacks was mended: {content['ratio']:.3f} of it (asked: 0.97){met}, "
+        f"{', '.join(f'{one:.2f}' for one in content['ratios'])} in turn. "
+        "`benchmarks/throughput.py --against`, "
+        f"`benchmarks/results/{gpu}/throughput_against.json`.\n"
+    )
+
+
 def _same_kernel(content):
     rows = content["workloads"]
     slowed = [row["planted_slowdown"] for row in rows]
@@ -425,6 +438,7 @@ SECTIONS = (
     (_compile_time, "cpu/compile_time"),
     (_gemm_search, "h200/gemm_search"),
     (_throughput, "GPU/throughput"),
+    (_throughput_against, "GPU/throughput_against"),
     (search_section.replay_length, "h200/replay_length"),
     (_same_kernel, "h200/same_kernel"),
     (_verification, "h200/verification_cost"),

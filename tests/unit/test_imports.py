@@ -31,7 +31,7 @@ BUDGET = {
     "runtime": 2_240,
     "export": 2_870,
     "engines": 3_560,
-    "draft": 15_465,
+    "draft": 15_485,
     "agents": 8_165,
     "cpu": 4_435,
     "backends": 2_900,

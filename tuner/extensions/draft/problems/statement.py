@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -179,8 +179,9 @@ def _of_module(problem: BenchProblem) -> Statement:
             remedy="write the sizes as constants of the module that get_inputs uses",
         )
     sizes = {axis: base[axis] for axis in axes}
-    small = (small_sizes(axes, base, extents, start) for start in (0, 3))
-    cases = [{axis: found[axis] for axis in axes} for found in small if found]
+    small = [one for start in (0, 3) if (one := small_sizes(axes, base, extents, start))]
+    long = islice(_long_sizes(axes[::-1], base, extents, small[0]), _MOST_LONG) if small else ()
+    cases = [{axis: sizes[axis] for axis in axes} for sizes in (*small, *long)]
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_state_arrays(tensors, texts, fills))
     fitting = [case for case in cases if _fits(arrays, case, extents({**base, **case}))]
@@ -393,6 +394,10 @@ _MOST_STEP = 16
 _MOST_SHIFT = 64
 # Sizes at the edges: none divides another, or divides a block; then those that some kernels need.
 _SMALL = (5, 7, 11, 13, 9, 17, 19, 33, 8, 16, 32, 64, 128, 256)
+# Sizes for which each thread of the largest block, or of a usual one, repeats its loops.
+_LONG = (1283, 517, 259)
+# So many axes, the last ones, have a workload in which they alone are long.
+_MOST_LONG = 3
 
 
 def shapes_over(
@@ -509,3 +514,14 @@ def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) 
                 sizes[axis] = size
                 break
     return sizes if sizes != dict(base) else None
+
+
+def _long_sizes(
+    axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes
+) -> Iterator[Sizes]:
+    """Find sizes of which one is long: a loop that runs once at small ones repeats there."""
+    for axis in axes:
+        for size in _LONG:
+            if size < base[axis] and extents({**small, axis: size}) is not None:
+                yield {**small, axis: size}
+                break

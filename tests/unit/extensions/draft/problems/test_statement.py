@@ -120,6 +120,14 @@ def test_edge_cases_are_small_and_fit_the_shapes(tmp_path: Path) -> None:
     assert all(case["columns"] // 4 > 0 for case in found.edge_cases)
 
 
+def test_some_edge_cases_repeat_the_loops_of_a_block(tmp_path: Path) -> None:
+    found = stated(tmp_path, "return nn.functional.softmax(x, dim=1)", columns="4 * 1024")
+    small, other, long = (case["columns"] for case in found.edge_cases)
+    assert max(small, other) < 32
+    assert 1024 < long < 4096
+    assert found.edge_cases[2]["rows"] == found.edge_cases[0]["rows"]
+
+
 @pytest.mark.parametrize(
     ("forward", "more", "sentence"),
     [
