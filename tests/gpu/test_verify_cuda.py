@@ -93,7 +93,7 @@ def test_both_find_what_a_rounding_is(unit: float) -> None:
     nearby = reference * (1.0 + rng.standard_normal((300, 7)) * 2.0**-20)
     reference[:3, :3], nearby[1:4, 1:4] = np.nan, np.inf
     with np.errstate(all="ignore"):
-        expected = scale_of(np, reference, nearby, unit)
+        expected = scale_of(np, reference, nearby.copy(), unit)
     found = scale_of(cupy, cupy.asarray(reference), cupy.asarray(nearby), unit)
     assert (found.get() == expected).all()
 

@@ -273,7 +273,7 @@ class Prepared:
     told: str = ""  # what a verdict calls the kind, where that says too much
     # Of outputs whose tolerance is measured: what a rounding is of each element, how many of them
     # a baseline may be off by, 0 where zeros would pass, and which hold nothing that is rounded.
-    scales: Mapping[str, Array] = field(default_factory=dict)
+    scales: dict[str, Array] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     copied: frozenset[str] = frozenset()
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.device.encoding import Array, decode, encode
+from tuner.device.encoding import Array, decode, encode, pieces
 from tuner.device.inputs import NORMAL, draw_values
-from tuner.device.reference import Reference, blamed_on, load_reference
+from tuner.device.reference import Reference, blamed_on, load_reference, ran_out
 from tuner.device.torch_reference import (
     Results,
     array_of,
@@ -412,15 +412,18 @@ class _Judged:
     ) -> bool:
         """Tell whether PyTorch is right on these inputs, and rounding them changes no float."""
         floats = {n for n, argument in self._arrays.items() if argument.dtype in FLOAT_DTYPES}
-        rounded = {
-            n: _nudge_values(rng, array) if n in floats else array for n, array in inputs.items()
-        }
+
+        def run(given: Mapping[str, Array], *, wide: bool = True) -> dict[str, Array]:
+            return self._results.arrays(xp, self._run(posed, given, axes, wide=wide), axes)
+
         try:
-            exact, own, near = (
-                self._results.arrays(xp, self._run(posed, given, axes, wide=wide), axes)
-                for given, wide in ((inputs, True), (inputs, False), (rounded, True))
+            near = run(
+                {n: _nudge_values(xp, rng, a) if n in floats else a for n, a in inputs.items()}
             )
-        except RuntimeError:  # what PyTorch itself refuses
+            exact, own = run(inputs), run(inputs, wide=False)
+        except RuntimeError as error:  # what PyTorch itself refuses
+            if ran_out(error):
+                raise MemoryError(str(error)) from None
             return False
         outputs = self._results.outputs
         tolerances = self._spec.tolerances
@@ -444,10 +447,13 @@ class _Judged:
             )
 
 
-def _nudge_values(rng: Any, values: Array) -> Array:
+def _nudge_values(xp: Any, rng: Any, values: Array) -> Array:
     """Move numbers by up to half a unit of float32, up or down: what its arithmetic cannot see.
 
     Each by a length of its own, so that no two that cancelled still do.
     """
-    share = 2.0 * rng.random(values.shape) - 1.0
-    return values * (1.0 + share * 2.0**-24)
+    moved = values.copy()
+    flat = moved.reshape(-1)
+    for piece in pieces(xp, flat.size):
+        flat[piece] *= 1.0 + (2.0 * rng.random(flat[piece].shape) - 1.0) * 2.0**-24
+    return moved

@@ -140,6 +140,8 @@ def blamed_on(path: Path, what: str, *, limit_s: float = LIMIT_S) -> Iterator[No
         except (TunerError, MemoryError, KeyboardInterrupt, _OverTime):
             raise
         except BaseException as error:
+            if ran_out(error):  # in PyTorch's words
+                raise MemoryError(_text_of(error)) from None
             line = error.lineno if isinstance(error, SyntaxError) else line_in(path, error)
             text = _text_of(error)
             message = f"{what}: {type(error).__name__}{text and f': {text}'}"

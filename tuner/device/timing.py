@@ -120,9 +120,10 @@ def rotation(
 
     A call touches at least `footprint_bytes` of a set, which takes `set_bytes`. A second call on a
     set would find its result there, or of arrays that are written in place no longer its inputs.
-    So a replay has fewer calls where memory is scarce.
+    So a replay has fewer calls where memory is scarce, and one where it takes long enough.
     """
-    cold = max(ceil(policy.l2_multiple * l2_bytes / footprint_bytes), 2)
+    fewest = 2 if footprint_bytes < MOST_BYTES else 1
+    cold = max(ceil(policy.l2_multiple * l2_bytes / footprint_bytes), fewest)
     fastest_us = max(FASTEST_US, footprint_bytes / FASTEST_BYTES_US)
     usual = min(policy.min_calls, ceil(MOST_BYTES / footprint_bytes))
     wanted = max(cold, usual, ceil(REPLAY_US / fastest_us))

@@ -47,6 +47,12 @@ def test_whatever_it_does_is_one_error_at_its_line(name: str) -> None:
     assert str(raised.value).startswith(f"reference.py{told}")
 
 
+def test_memory_that_ends_is_nobodys_mistake() -> None:
+    text = "CUDA error: out of memory"
+    with pytest.raises(MemoryError, match="out of memory"), blamed_on(Path("reference.py"), "fails"):
+        raise RuntimeError(text)
+
+
 @pytest.mark.usefixtures("no_timer")
 def test_ctrl_c_is_the_users() -> None:
     handler = signal.getsignal(signal.SIGALRM)

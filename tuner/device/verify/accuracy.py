@@ -8,7 +8,7 @@ Numerical Algorithms", 2nd ed., section 1.6: forward error against condition num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, prod
 from typing import Any
 
@@ -77,25 +77,34 @@ def draws_of(spec: KernelSpec, workload: Workload) -> int:
     return max(1, min(wanted, SAMPLED_DRAWS, SAMPLED_INPUTS // max(1, drawn)))
 
 
-def nudge(xp: Any, rng: Any, values: Array, unit: float) -> Array:
-    """Move each number by one unit of roundoff, up or down."""
-    moved = xp.where(rng.random(values.shape, dtype=xp.float32) < 0.5, -1.0, 1.0)
+def nudge(xp: Any, rng: Any, values: Array, unit: float) -> None:
+    """Move each number, where it is, by one unit of roundoff, up or down."""
     # In float64 half of all numbers move by a unit of 2**-53, and the others by none: two of them.
-    moved *= max(unit, 2.0**-52)  # in place: of 6 GB of inputs each copy is 13 GB
-    moved += 1.0
-    moved *= values
-    return moved
+    step = max(unit, 2.0**-52)
+    flat = values.reshape(-1)
+    for piece in pieces(xp, flat.size):  # of 6 GB of inputs each copy is 13 GB
+        up = rng.random(flat[piece].shape, dtype=xp.float32) < 0.5
+        flat[piece] *= xp.where(up, 1.0 - step, 1.0 + step)
 
 
 def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
-    """Give what one rounding is of each element; `nearby` is the reference of nudged inputs."""
+    """Give what one rounding is of each element, in the place of the reference of nudged inputs."""
     if xp is not np:
-        return find_scales(reference, nearby, unit, _LEAST[unit])
-    size = xp.abs(reference)
-    scale = xp.maximum(xp.abs(nearby - reference), unit * size)
-    # Where the reference itself is at the end of float64 nothing is known but its size.
-    scale = xp.where(xp.isfinite(scale), scale, xp.where(xp.isfinite(size), size, 1.0))
-    return xp.maximum(scale, _LEAST[unit])
+        find_scales(reference, nearby, unit, _LEAST[unit])
+        return nearby
+    flat, refs = nearby.reshape(-1), reference.reshape(-1)
+    for piece in pieces(np, flat.size):
+        size = np.abs(refs[piece])
+        found = np.maximum(np.abs(flat[piece] - refs[piece]), unit * size)
+        # Where the reference itself is at the end of float64 nothing is known but its size.
+        found = np.where(np.isfinite(found), found, np.where(np.isfinite(size), size, 1.0))
+        flat[piece] = np.maximum(found, _LEAST[unit])
+    return nearby
+
+
+def _own(xp: Any, values: Array, others: Iterable[Array]) -> Array:
+    """Give an array that may be written to: a copy where another one may lie in its memory."""
+    return values.copy() if any(xp.may_share_memory(values, one) for one in others) else values
 
 
 class Leeway:
@@ -125,16 +134,16 @@ class Leeway:
         self,
         xp: Any,
         prepared: Prepared,
-        inputs: Mapping[str, Array],
+        inputs: dict[str, Array],
         compute: Callable[[Mapping[str, Array]], Mapping[str, Array]],
     ) -> None:
-        """Compute the reference again on inputs that one rounding has moved."""
-        rng = generator(xp, prepared.seed)
-        moved = {
-            name: nudge(xp, rng, values, self.unit) if name in self.floats else values
-            for name, values in inputs.items()
-        }
-        nearby, known = compute(moved), prepared.reference or {}
+        """Compute the reference again on inputs that one rounding has moved: they are used up."""
+        rng, known = generator(xp, prepared.seed), prepared.reference or {}
+        for name in [name for name in inputs if name in self.floats]:
+            inputs[name] = _own(xp, inputs[name], known.values())  # it may copy
+            nudge(xp, rng, inputs[name], self.unit)
+        nearby = compute(inputs)
+        inputs.clear()
         with np.errstate(all="ignore"):
             self._note_scales(xp, prepared, known, nearby)
 
@@ -144,7 +153,10 @@ class Leeway:
         # A reference of another shape is told where it is compared.
         pairs = {n: (known[n], nearby[n]) for n in self._names if n in known and n in nearby}
         same = {name: two for name, two in pairs.items() if two[0].shape == two[1].shape}
-        prepared.scales = {name: scale_of(xp, *two, self.unit) for name, two in same.items()}
+        for name, (values, near) in same.items():
+            others = *known.values(), *(one for n, one in nearby.items() if n != name)
+            own = _own(xp, near, others)
+            prepared.scales[name] = scale_of(xp, values, own, self.unit)
         held = (n for n, (values, _) in same.items() if is_copied(xp, values, self.floats[n]))
         prepared.copied = frozenset(held)
         if prepared.kind == NORMAL:
@@ -183,7 +195,7 @@ class Leeway:
 
         `own` is what that library gives, `nearby` the reference of inputs that rounding has moved.
         """
-        scale = scale_of(xp, exact, nearby, self.unit)
+        scale = scale_of(xp, exact, nearby.copy(), self.unit)
         found = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
         limit = self._limit_of(xp, exact, scale)
         return found.block <= limit and found.element <= limit * OF_AN_ELEMENT

@@ -74,7 +74,11 @@ class Answers:
         prepared.reference = self._compute(prepared.workload, decoded)
         if self._leeway:
             compute = partial(self._compute, prepared.workload)
-            self._leeway.find_scales(self._xp, prepared, decoded, compute)
+            try:
+                self._leeway.find_scales(self._xp, prepared, decoded, compute)
+            except MemoryError:
+                prepared.reference = None  # as another attempt has to find it
+                raise
 
     def move(self, prepared: Prepared, layout: Layout) -> Moved:
         """Compute what is expected of the inputs as roundings could move them."""

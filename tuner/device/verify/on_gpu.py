@@ -286,15 +286,11 @@ def count_roundings(
     return block, element
 
 
-def find_scales(reference: Array, nearby: Array, unit: float, least: float) -> Array:
-    """Find what one rounding is of each element, as `accuracy.scale_of` does."""
-    import cupy
-
-    scale = cupy.empty(reference.shape, cupy.float64)
-    arrays = cupy.ascontiguousarray(reference), cupy.ascontiguousarray(nearby)
+def find_scales(reference: Array, nearby: Array, unit: float, least: float) -> None:
+    """Put in the place of `nearby` what one rounding is, as `accuracy.scale_of` does."""
     numbers = np.int64(reference.size), np.float64(unit), np.float64(least)
-    _of_references("find_scales")((_BLOCKS,), (_THREADS,), (*arrays, *numbers, scale))
-    return scale
+    arrays = reference, nearby, *numbers, nearby
+    _of_references("find_scales")((_BLOCKS,), (_THREADS,), arrays)
 
 
 def count_small(reference: Array, scale: Array, least: float, limit: float) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 
 # Elements of each input that are changed at first, and the factor by which more are until it shows.
 TOUCHED, TOUCHED_MORE = 1, 8
-# So many drawn changes have to show before one is thought to show wherever it is.
+# How many drawn changes have to show, where there is memory for as many references.
 SHOWN = 3
 # What is drawn: a timed call on a CPU meets one that no call before it met. On a GPU only calls
 # that are judged do, which are few, and what changes make is computed once for all configs.
@@ -30,7 +30,8 @@ class Twins:
     """Draw twins of inputs of one layout; `refer` computes the reference of inputs, once.
 
     `leeway` judges the outputs whose tolerance is measured. Of how many elements a change has to be
-    is known of the workloads in `touched`.
+    is known of the workloads in `touched`; for others `shown` drawn changes have to show before one
+    is thought to show wherever it is.
     """
 
     xp: Any
@@ -39,6 +40,7 @@ class Twins:
     refer: Callable[[Prepared], None]
     leeway: Leeway
     touched: dict[Workload, int]
+    shown: int = SHOWN
 
     def of(
         self, before: Prepared, seed: int, *, given_too: bool = False
@@ -59,7 +61,7 @@ class Twins:
         largest = max((before.inputs[slot.name].size for slot in mine), default=0)
         draws = np.random.default_rng(seed), generator(self.xp, seed)
         known = self.touched.get(before.workload)
-        count, wanted = (TOUCHED, SHOWN) if known is None else (known, 1)
+        count, wanted = (TOUCHED, self.shown) if known is None else (known, 1)
         best: list[tuple[InputChange, Prepared]] = []
         while count < largest * TOUCHED_MORE and len(best) < wanted:
             found: list[tuple[InputChange, Prepared]] = []

@@ -40,7 +40,7 @@ from tuner.device.verify.outputs import (
 )
 from tuner.device.verify.reductions import is_all, is_any
 from tuner.device.verify.streaming import streaming_gbps
-from tuner.device.verify.twins import Twins
+from tuner.device.verify.twins import SHOWN, Twins
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Tolerance, Workload
 from tuner.model.trial import Accuracy, Correctness
@@ -167,6 +167,8 @@ class Verifier:
         if prepared is None and cached:
             prepared = self._cache.take(kind, seed)
         if prepared is None:
+            if self._frugal:
+                self._prepared = self._timed = None
             prepared = self._cache.making_room(partial(self._drawn, workload, kind, seed))
             if cached and not self._frugal:
                 self._cache.put(prepared)
@@ -231,7 +233,7 @@ class Verifier:
 
     def _twins(self) -> Twins:
         asked = self._xp, self._spec, self._layout, self._refer, self._leeway
-        return Twins(*asked, self._touched)
+        return Twins(*asked, self._touched, 1 if self._frugal else SHOWN)
 
     def _variant(self, number: int) -> Prepared:
         """Give the inputs that a timed call met, which are the timed ones with a change."""

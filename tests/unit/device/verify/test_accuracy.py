@@ -86,10 +86,11 @@ class Output:
 
 
 Outputs = Callable[..., Output]
+MakeSpec = Callable[..., KernelSpec]
 
 
 @pytest.fixture
-def output_of(make_spec: Callable[..., KernelSpec]) -> Outputs:
+def output_of(make_spec: MakeSpec) -> Outputs:
     def make(reference: Callable[..., Array], *inputs: Single, dtype: str = "float32") -> Output:
         read = ((f"x{k}", "float32", ("T",), "input") for k, _ in enumerate(inputs))
         tolerances = {"y": Tolerance(measured=True)}
@@ -199,6 +200,31 @@ def test_a_copy_is_exact(output_of: Outputs) -> None:
     assert made.error(x[::-1], baseline=True) == 0
     assert made.error(x[::-1]) == 0
     assert made.error(np.nextafter(x, np.float32(9))[::-1]) == np.inf
+
+
+def test_an_output_that_is_the_input_itself_is_a_copy(output_of: Outputs) -> None:
+    x = np.random.default_rng(5).standard_normal(1000, np.float32)
+    made = output_of(lambda x: x, x)
+    assert made.error(x, baseline=True) == 0
+    assert made.prepared.reference is not None
+    assert np.array_equal(made.prepared.reference["y"], x)
+    assert made.prepared.scales["y"].max() < 1e-5
+
+
+def test_two_outputs_in_one_array_have_their_own_scales(make_spec: MakeSpec) -> None:
+    names = "y", "z"
+    outputs = ((name, "float32", ("T",), "output") for name in names)
+    measured = dict.fromkeys(names, Tolerance(measured=True))
+    spec = make_spec(*outputs, ("x", "float32", ("T",), "input"), tolerances=measured)
+    x, leeway = np.random.default_rng(5).standard_normal(1000), Leeway(spec)
+
+    def compute(values: Mapping[str, Array]) -> dict[str, Array]:
+        return dict.fromkeys(names, 2 * values["x"])
+
+    prepared = Prepared(WORKLOAD, "normal", 7, {}, compute({"x": x}))
+    leeway.find_scales(np, prepared, {"x": x}, compute)
+    for name in names:
+        assert prepared.scales[name].max() < 1e-5, name
 
 
 def test_what_is_exact_on_one_draw_alone_is_no_copy(output_of: Outputs) -> None:

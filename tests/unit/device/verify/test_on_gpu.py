@@ -83,7 +83,7 @@ def references() -> tuple[Any, Any]:
 def test_scales_are_numpys(compiler: HostCompiler, unit: float) -> None:
     reference, nearby = references()
     with np.errstate(all="ignore"):
-        expected = scale_of(np, reference, nearby, unit)
+        expected = scale_of(np, reference, nearby.copy(), unit)
     numbers = f"300, {unit!r}, {2.0**-126 if unit == SINGLE else 2.0**-1022!r}"
     call = f"find_scales(a, b, {numbers}, found);"
     found = of_references(compiler, "find_scales", call, [reference, nearby], 300)

@@ -13,6 +13,7 @@ import pytest
 from tuner.device.encoding import decode, encode, storage_dtype
 from tuner.device.inputs import INPUT_KINDS
 from tuner.device.layout import lay_out
+from tuner.device.verify import accuracy
 from tuner.device.verify.verifier import PEER_TOLERANCES, HostMemory, Verifier
 from tuner.model.errors import KernelError
 from tuner.model.kernel import KernelSpec, Tolerance, TorchText, Workload
@@ -471,6 +472,23 @@ def test_memory_that_ends_once_costs_a_second_try(
     monkeypatch.setattr(bench.verifier, step, short_once)
     assert bench.checked(bench.double).passed
     assert bench.verifier.alternate().changes
+    assert not failures
+
+
+def test_scales_for_which_memory_ended_are_computed_again(
+    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = {"y": Tolerance(measured=True)}
+    bench = Bench(make_spec(*ARGUMENTS, tolerances=measured))
+    attempt, failures = accuracy.nudge, [MemoryError()]
+
+    def short_once(*given: object) -> None:
+        if failures:
+            raise failures.pop()
+        attempt(*given)
+
+    monkeypatch.setattr(accuracy, "nudge", short_once)
+    assert bench.checked(bench.double).passed
     assert not failures
 
 
