@@ -49,7 +49,10 @@ def test_whatever_it_does_is_one_error_at_its_line(name: str) -> None:
 
 def test_memory_that_ends_is_nobodys_mistake() -> None:
     text = "CUDA error: out of memory"
-    with pytest.raises(MemoryError, match="out of memory"), blamed_on(Path("reference.py"), "fails"):
+    with (
+        pytest.raises(MemoryError, match="out of memory"),
+        blamed_on(Path("reference.py"), "fails"),
+    ):
         raise RuntimeError(text)
 
 

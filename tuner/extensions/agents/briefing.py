@@ -299,7 +299,7 @@ class Briefer:
             for finding in one.findings
         }
         trials = {w: self._session.trials(shown, w) for w in plan.tuned}
-        searched = search_findings(plan.space, trials, plan.template)
+        searched = search_findings(plan.space, trials, plan.template, plan.spec.launch)
         ended = self._session.events(RoundEnded)
         costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
         now = Situation(

@@ -16,7 +16,7 @@ from tuner.extensions.agents.ranges import (
 )
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.expressions import Value
-from tuner.model.kernel import Workload
+from tuner.model.kernel import LaunchSpec, Workload
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Finding, Status, Trial
 from tuner.report.formatting import times
@@ -186,6 +186,7 @@ def search_findings(
     space: SearchSpace,
     trials: Mapping[Workload, Sequence[Trial]],
     template: Template,
+    launches: Sequence[LaunchSpec] = (),
 ) -> tuple[Finding, ...]:
     """Say what the trials of a candidate's search teach, the weightiest first.
 
@@ -195,7 +196,7 @@ def search_findings(
     seen = [Observed.of(workload, found) for workload, found in trials.items()]
     found = [
         *rejections(seen, template),
-        *edges(space, seen, template),
+        *edges(space, seen, template, launches),
         *disagreement(space, seen, template),
     ]
     return tuple(sorted(found, key=lambda finding: -finding.weight))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from statistics import median
 from typing import TypeGuard
 
@@ -12,7 +14,8 @@ from tuner.extensions.agents.prompts import keys
 from tuner.model.config import Parameter, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
-from tuner.model.kernel import Workload
+from tuner.model.hardware import CUDA_BLOCK
+from tuner.model.kernel import LaunchSpec, Workload
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Finding, Status, Trial, fastest
 from tuner.report.formatting import times
@@ -79,8 +82,16 @@ def time_of(trial: Trial) -> float:
 FEWEST_OF_A_VALUE = 3
 
 
-def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
-    """Find numbers whose first or last value wins clearly, on two workloads or on the only one."""
+def edges(
+    space: SearchSpace,
+    seen: Sequence[Observed],
+    template: Template,
+    launches: Sequence[LaunchSpec] = (),
+) -> Iterator[Finding]:
+    """Find numbers whose first or last value wins clearly, on two workloads or on the only one.
+
+    A value for which a block of `launches` would have more threads than there may be is none.
+    """
     judged = [one for one in seen if one.enough]
     for parameter in space.parameters:
         numbers = [v for v in parameter.values if _is_number(v)]
@@ -92,7 +103,19 @@ def edges(space: SearchSpace, seen: Sequence[Observed], template: Template) -> I
             won = [w for o in judged if (w := _win(o, parameter.name, end, neighbour))]
             if following is None or len(won) < min(2, len(judged)) or not won:
                 continue
+            threads = (_threads(launches, parameter.name, following, one) for one, _ in won)
+            if max(threads) > CUDA_BLOCK[0]:
+                continue
             yield _edge(space, parameter, (end, neighbour, following), won, judged, template)
+
+
+def _threads(launches: Sequence[LaunchSpec], name: str, value: Value, one: Observed) -> int:
+    """Count the threads of the largest block with another value of a parameter; 0: not known."""
+    names, threads = {**one.workload.values, **one.best.config, name: value}, 0
+    for launch in launches:
+        with suppress(ExpressionError):  # it asks for the device's numbers, which nobody has here
+            threads = max(threads, prod(size.integer(names) for size in launch.block))
+    return threads
 
 
 def value_costs(space: SearchSpace, seen: Sequence[Observed]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from feedback_samples import grid
 from tuner.extensions.agents.findings import search_findings
 from tuner.extensions.agents.ranges import Observed, value_costs
 from tuner.model.expressions import Expression
-from tuner.model.kernel import Workload
+from tuner.model.kernel import LaunchSpec, Workload
 from tuner.model.trial import Finding, Status
 from tuner.space.template import Template
 
@@ -70,6 +70,20 @@ def test_a_constraint_that_forbids_the_next_value_is_named(small):
     space = replace(small.space, constraints=(Expression.parse("block * items <= D * 8"),))
     edge = found_in(small, the_more_items_the_better, space=space)["edge"]
     assert edge.advice == "Add 8 to `items`, and loosen `block * items <= D * 8`, which forbids it."
+
+
+def test_no_value_is_told_with_which_a_block_has_too_many_threads(small):
+    def launched(*block):
+        return (LaunchSpec("k", (Expression.parse("D"),), tuple(map(Expression.parse, block))),)
+
+    trials = {size: grid(small, size, the_more_items_the_better(size)) for size in (FEW, MANY)}
+    asked = small.space, trials, small.template
+    for launches, told in (
+        (launched("items * 256"), False),
+        (launched("items * 16", "items"), True),
+        (launched("items * max_threads"), True),
+    ):
+        assert told == any(one.topic == "edge" for one in search_findings(*asked, launches))
 
 
 def test_a_constraint_on_the_device_is_not_judged_without_one(small):
