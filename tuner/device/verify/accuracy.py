@@ -78,7 +78,7 @@ def draws_of(spec: KernelSpec, workload: Workload) -> int:
 
 
 def nudge(xp: Any, rng: Any, values: Array, unit: float) -> None:
-    """Move each number, where it is, by one unit of roundoff, up or down."""
+    """Move each number of a contiguous array, where it is, by one unit of roundoff, up or down."""
     # In float64 half of all numbers move by a unit of 2**-53, and the others by none: two of them.
     step = max(unit, 2.0**-52)
     flat = values.reshape(-1)
@@ -89,6 +89,7 @@ def nudge(xp: Any, rng: Any, values: Array, unit: float) -> None:
 
 def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
     """Give what one rounding is of each element, in the place of the reference of nudged inputs."""
+    reference, nearby = map(xp.ascontiguousarray, (reference, nearby))
     if xp is not np:
         find_scales(reference, nearby, unit, _LEAST[unit])
         return nearby
@@ -140,7 +141,8 @@ class Leeway:
         """Compute the reference again on inputs that one rounding has moved: they are used up."""
         rng, known = generator(xp, prepared.seed), prepared.reference or {}
         for name in [name for name in inputs if name in self.floats]:
-            inputs[name] = _own(xp, inputs[name], known.values())  # it may copy
+            # A reference that copies may have given the input itself.
+            inputs[name] = _own(xp, xp.ascontiguousarray(inputs[name]), known.values())
             nudge(xp, rng, inputs[name], self.unit)
         nearby = compute(inputs)
         inputs.clear()

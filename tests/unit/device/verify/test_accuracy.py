@@ -211,6 +211,26 @@ def test_an_output_that_is_the_input_itself_is_a_copy(output_of: Outputs) -> Non
     assert made.prepared.scales["y"].max() < 1e-5
 
 
+def test_inputs_in_another_order_of_memory_are_moved_too(make_spec: MakeSpec) -> None:
+    found = []
+    for order in ("C", "F"):
+        spec = make_spec(
+            *(("y", "float32", ("T", 40), "output"), ("x", "float32", ("T", 40), "input")),
+            tolerances={"y": Tolerance(measured=True)},
+        )
+        x = np.asarray(np.random.default_rng(5).standard_normal((25, 40)) + 3.0, order=order)
+
+        def compute(values: Mapping[str, Array]) -> dict[str, Array]:
+            return {"y": np.ascontiguousarray(np.exp(9.0 * values["x"]))}
+
+        prepared = Prepared(WORKLOAD, "normal", 7, {}, compute({"x": x}))
+        Leeway(spec).find_scales(np, prepared, {"x": x}, compute)
+        assert prepared.reference is not None
+        found.append(np.median(prepared.scales["y"] / np.abs(prepared.reference["y"])) * 2**24)
+    assert found[0] > 9
+    assert found[0] == pytest.approx(found[1], rel=0.2)
+
+
 def test_two_outputs_in_one_array_have_their_own_scales(make_spec: MakeSpec) -> None:
     names = "y", "z"
     outputs = ((name, "float32", ("T",), "output") for name in names)
