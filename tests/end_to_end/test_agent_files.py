@@ -105,6 +105,16 @@ def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Benc
     broken = gate(template.replace("2.0f *", "2.0g *"))
     assert (broken.code, "template.cu.j2:7" in broken.err) == (2, True)
     assert gate("... the rest unchanged\n").code == 2
+    for name, factor in (("a", "2.0f"), ("b", "3.0f")):
+        (folder / name).mkdir()
+        (folder / name / "template.cu.j2").write_text(template.replace("2.0f", factor), "utf-8")
+        (folder / name / "space.yaml").write_text(space, "utf-8")
+    both = bench.run((*shlex.split(GATE), "--space", "scale.yaml"))
+    assert both.code == 2
+    assert re.search(r"^a:\n.*verified on the CPU.*^b:\n", both.out, re.DOTALL | re.MULTILINE)
+    assert both.err.count("refused: incorrect with block=64 items=1 on N=") == 1
+    for name in ("a", "b"):
+        shutil.rmtree(folder / name)
     (folder / "space.yaml").unlink()
     missing = bench.run((*shlex.split(GATE), "--space", "scale.yaml"))
     assert (missing.code, "space.yaml cannot be read" in missing.err) == (2, True)

@@ -32,13 +32,13 @@ BUDGET = {
     "export": 2_870,
     "engines": 3_560,
     "draft": 15_485,
-    "agents": 8_190,
+    "agents": 8_205,
     "cpu": 4_435,
     "backends": 2_900,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 80_840,
+    "tests": 80_870,
     "docs": 4_850,
 }
 

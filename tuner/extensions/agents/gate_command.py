@@ -31,33 +31,49 @@ if TYPE_CHECKING:
 def command(context: click.Context, /, answer: Path, target: str | None, **values: Any) -> None:
     """Check an answer to a round, template.cu.j2 and space.yaml in the folder ANSWER.
 
-    It is read, compiled and verified as a round with KERNEL.cu does it, but on the CPU and on
-    workloads of up to 64 MiB. A line says each thing that was found. Exit code 2: a round would
-    refuse it; 5: nothing was found, and nothing could be verified here.
+    Or several, in folders `a`, `b`, ... of it. Each is read, compiled and verified as a round with
+    KERNEL.cu does it, but on the CPU and on workloads of up to 64 MiB. A line says each thing that
+    was found. Exit code 2: a round would refuse one; 5: nothing was found, and nothing could be
+    verified here.
     """
     from tempfile import TemporaryDirectory
 
     from tuner.app.locate import PROBLEMS
     from tuner.app.plan import new_plan
+    from tuner.extensions.agents.files import answer_places
     from tuner.extensions.agents.gate import RefusedError
-    from tuner.model.errors import ReplyError
 
     kernel = values["source"]
     if kernel.suffix in PROBLEMS and kernel.with_suffix(".cu").exists():
         kernel = kernel.with_suffix(".cu")
     plan = new_plan(kernel, {**options.settings_of(context, values), "device": "host"})
-    with ExitStack() as stack:
-        place = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
-        try:
-            made, configs = _compile(plan, answer, place / "answer", target, stack)
-            unverified = _verify(plan, made, configs, stack)
-        except (RefusedError, ReplyError) as error:
-            for problem in str(error).split("\n\n"):
-                click.echo(f"refused: {problem}", err=True)
-            raise Exit(RefusedError.exit_code) from error
+    places, codes = answer_places(answer), set[int]()
+    for place in places:
+        if place != answer:
+            click.echo(f"{place.name}:")
+        with ExitStack() as stack:
+            made = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
+            codes.add(_gate(plan, place, made / "answer", target, stack))
+    for code in (RefusedError.exit_code, NOT_SHOWN):
+        if code in codes:
+            raise Exit(code)
+
+
+def _gate(plan: Plan, answer: Path, place: Path, target: str | None, stack: ExitStack) -> int:
+    """Check one answer, say what was found, and give the exit code."""
+    from tuner.extensions.agents.gate import RefusedError
+    from tuner.model.errors import ReplyError
+
+    try:
+        made, configs = _compile(plan, answer, place, target, stack)
+        unverified = _verify(plan, made, configs, stack)
+    except (RefusedError, ReplyError) as error:
+        for problem in str(error).split("\n\n"):
+            click.echo(f"refused: {problem}", err=True)
+        return RefusedError.exit_code
     if unverified:
         click.echo(f"not verified: {unverified}")
-        raise Exit(NOT_SHOWN)
+    return NOT_SHOWN if unverified else 0
 
 
 def _compile(
