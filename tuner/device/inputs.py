@@ -277,6 +277,10 @@ class Prepared:
     limits: dict[str, float] = field(default_factory=dict)
     copied: frozenset[str] = frozenset()
 
+    def forget(self) -> None:
+        """Leave what is computed of the inputs to be computed again: that is most of the memory."""
+        self.reference, self.scales, self.moved = None, {}, ()
+
     @property
     def size_bytes(self) -> int:
         held = (self, *([self.twin[0]] if self.twin else []), *self.changed.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from cuda.bindings import driver
@@ -22,19 +23,29 @@ from tuner.model.statistics import LEAST_US
 
 
 class Results:
-    """Some results of each program, each with its variant of the inputs, and if bits repeat."""
+    """Some results of each program, each with its variant of the inputs, and if bits repeat.
 
-    def __init__(self, layout: Layout, programs: int, repeating: frozenset[str]) -> None:
+    `places` are how many there may be in all: where that is too few, nobody foresees whose.
+    """
+
+    def __init__(
+        self, layout: Layout, programs: int, repeating: frozenset[str], places: int
+    ) -> None:
         self._layout, self.programs = layout, programs
-        self._base = allocate(JUDGED_ON_GPU * programs * layout.total_bytes)
+        self._places = min(places, JUDGED_ON_GPU * programs)
+        self._base = allocate(self._places * layout.total_bytes)
         self._flags = allocate(4 * programs)
         outputs = layout.with_role("output", "inout")
         self._repeating: list[Slot] = [slot for slot in outputs if slot.name in repeating]
-        self.renew(UNCHANGED)
+        self.renew(UNCHANGED, programs)
 
-    def renew(self, patch: Patch) -> None:
-        """Forget all results; what comes is on variants of this patch."""
-        self._calls = [SampledCalls[None](patch, JUDGED_ON_GPU) for _ in range(self.programs)]
+    def renew(self, patch: Patch, programs: int) -> None:
+        """Forget all results; what comes is of so many programs, on variants of this patch."""
+        each, left = divmod(min(self._places, JUDGED_ON_GPU * programs), programs)
+        one_more = secrets.SystemRandom().sample(range(programs), left)
+        kept = [each + (index in one_more) for index in range(programs)]
+        self._calls = [SampledCalls[None](patch, count) for count in kept]
+        self._first = [0, *accumulate(kept)]
         call(driver.cuMemsetD8, self._flags, 0, 4 * self.programs)
 
     def plan(self, index: int) -> Judging | None:
@@ -76,7 +87,7 @@ class Results:
             call(driver.cuMemFree, base)
 
     def _address(self, index: int, place: int) -> int:
-        return self._base + (JUDGED_ON_GPU * index + place) * self._layout.total_bytes
+        return self._base + (self._first[index] + place) * self._layout.total_bytes
 
 
 def identity(program: Program) -> str:

@@ -73,6 +73,8 @@ AWAKE_S = 50e-3
 ROUNDS_AT_A_TIME = 8
 # What stands for timed calls is replayed up to so many times.
 RERUN_REPLAYS = 4
+# What results of a comparison may take of the free memory: the judge needs most of it.
+RESULTS_SHARE = 0.25
 # Long beside the pauses in which this process looks at the energy counter.
 BATCH_US = 60e3
 
@@ -415,8 +417,11 @@ class CudaWorker:
             if self._results is not None:
                 self._results.close()
                 self._results = None
-            self._results = Results(self._mapped.layout, programs, self._deterministic)
-        self._results.renew(patch)
+            free_bytes, _ = call(driver.cuMemGetInfo)
+            places = max(1, int(free_bytes * RESULTS_SHARE) // self._mapped.layout.total_bytes)
+            asked = self._mapped.layout, programs, self._deterministic, places
+            self._results = Results(*asked)
+        self._results.renew(patch, programs)
         if self._patch is None or self._patch.patch != patch:
             if self._patch is not None:
                 self._patch.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,7 @@ class Twins:
     """Draw twins of inputs of one layout; `refer` computes the reference of inputs, once.
 
     `leeway` judges the outputs whose tolerance is measured. Of how many elements a change has to be
-    is known of the workloads in `touched`; for others `shown` drawn changes have to show before one
-    is thought to show wherever it is.
+    is known of the workloads in `touched`. `frugal`: no two references are held at a time.
     """
 
     xp: Any
@@ -40,7 +39,7 @@ class Twins:
     refer: Callable[[Prepared], None]
     leeway: Leeway
     touched: dict[Workload, int]
-    shown: int = SHOWN
+    frugal: bool = False
 
     def of(
         self, before: Prepared, seed: int, *, given_too: bool = False
@@ -54,6 +53,9 @@ class Twins:
         than `MOST_PATCHED` bytes.
         """
         self.refer(before)
+        stored = self._store(before)
+        if self.frugal:
+            before.forget()
         slots = self.layout.with_role("input", "inout")
         mine = [slot for slot in slots if slot.name not in before.given]
         if given_too and not mine:
@@ -61,14 +63,15 @@ class Twins:
         largest = max((before.inputs[slot.name].size for slot in mine), default=0)
         draws = np.random.default_rng(seed), generator(self.xp, seed)
         known = self.touched.get(before.workload)
-        count, wanted = (TOUCHED, self.shown) if known is None else (known, 1)
+        shown = 1 if self.frugal else SHOWN
+        count, wanted = (TOUCHED, shown) if known is None else (known, 1)
         best: list[tuple[InputChange, Prepared]] = []
         while count < largest * TOUCHED_MORE and len(best) < wanted:
             found: list[tuple[InputChange, Prepared]] = []
             for change in self._draw(before, mine, wanted, count, *draws):
                 twin = self.changed(before, change)
                 self.refer(twin)
-                if self._tells(before, twin):
+                if self._tells(stored, twin):
                     # The first one's reference serves again, those of others take memory.
                     found.append((change, found[0][1] if found else twin))
             if len(found) > len(best):
@@ -132,18 +135,27 @@ class Twins:
         offsets = slot.offset + chosen[..., np.newaxis] * width + np.arange(width)
         return offsets.reshape(changes, -1), old, new
 
-    def _tells(self, before: Prepared, after: Prepared) -> bool:
-        """Say whether the outputs for some inputs would be wrong for the others."""
+    def _store(self, prepared: Prepared) -> dict[str, Array]:
+        """Give the outputs of inputs as a right kernel would store them."""
+        right = prepared.reference or {}
+        with np.errstate(all="ignore"):
+            return {
+                slot.name: encode(self.xp, right[slot.name], slot.dtype)
+                for slot in self.layout.with_role("output", "inout")
+            }
+
+    def _tells(self, outputs: Mapping[str, Array], other: Prepared) -> bool:
+        """Say whether the outputs for some inputs would be wrong for others."""
         with np.errstate(all="ignore"):
             for slot in self.layout.with_role("output", "inout"):
-                old, new = (one.reference[slot.name] for one in (before, after) if one.reference)
-                stored = encode(self.xp, old, slot.dtype)
-                tolerance = self.spec.tolerances[slot.name]
+                asked = self.xp, outputs[slot.name]
                 if slot.name in self.leeway:
-                    other = self.leeway.tells(self.xp, stored, after, slot.name, slot.dtype)
+                    differ = self.leeway.tells(*asked, other, slot.name, slot.dtype)
                 else:
-                    other = not compare(self.xp, stored, new, slot.dtype, tolerance).passed
-                if other:
+                    right = (other.reference or {})[slot.name]
+                    tolerance = self.spec.tolerances[slot.name]
+                    differ = not compare(*asked, right, slot.dtype, tolerance).passed
+                if differ:
                     return True
         return False
 

@@ -40,7 +40,7 @@ from tuner.device.verify.outputs import (
 )
 from tuner.device.verify.reductions import is_all, is_any
 from tuner.device.verify.streaming import streaming_gbps
-from tuner.device.verify.twins import SHOWN, Twins
+from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Tolerance, Workload
 from tuner.model.trial import Accuracy, Correctness
@@ -233,18 +233,24 @@ class Verifier:
 
     def _twins(self) -> Twins:
         asked = self._xp, self._spec, self._layout, self._refer, self._leeway
-        return Twins(*asked, self._touched, 1 if self._frugal else SHOWN)
+        return Twins(*asked, self._touched, self._frugal)
 
     def _variant(self, number: int) -> Prepared:
         """Give the inputs that a timed call met, which are the timed ones with a change."""
         timed = self._timed
         assert timed is not None
-        if number == 0 or timed.twin is None:
+        if timed.twin is None:
             return timed
         twin, patch = timed.twin
-        if number == 1:
-            return twin
-        return timed.changed.get(number) or self._twins().changed(timed, patch.of(number))
+        if number in (0, 1):
+            chosen = (timed, twin)[number]
+        else:
+            kept = timed.changed.get(number)
+            chosen = kept or self._twins().changed(timed, patch.of(number))
+        for other in (timed, twin):
+            if self._frugal and other is not chosen:  # one reference at a time
+                other.forget()
+        return chosen
 
     def _keep_variant(self, number: int) -> None:
         """Keep what a variant is and makes, which other configs may meet, if there is room."""

@@ -138,8 +138,8 @@ def test_kept_results_are_some_of_all_and_bits_are_compared_on_the_same_variant(
     monkeypatch.setattr(replays, "difference", fake)
     slot = Slot("y", "float32", (16,), "output", 128, 64)
     layout = Layout((slot,), ("y",), SET_BYTES, ("y",))
-    results = Results(layout, 2, frozenset({"y"}))
-    results.renew(PATCH)
+    results = Results(layout, 2, frozenset({"y"}), 4)
+    results.renew(PATCH, 2)
     base, variants = memory.allocate(SET_BYTES), dict[int, int]()
     for turn in range(60):
         judging = results.plan(1)
@@ -156,3 +156,22 @@ def test_kept_results_are_some_of_all_and_bits_are_compared_on_the_same_variant(
     for place, variant in variants.items():
         assert results.show(1, place, base) == (variant, True)
     assert set(variants) == set(range(JUDGED_ON_GPU))
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("places", [1, 3, 4, 99])
+def test_where_memory_is_short_some_programs_results_are_kept(places: int) -> None:
+    layout = Layout((), (), SET_BYTES, ())
+    results, judged = Results(layout, 3, frozenset(), places), set[int]()
+    most = min(places, 3 * JUDGED_ON_GPU)
+    for programs in (3, 1):
+        for _ in range(40):
+            results.renew(PATCH, programs)
+            kept = [call._judged for call in results._calls]
+            assert sum(kept) == min(places, programs * JUDGED_ON_GPU)
+            assert max(kept) - min(kept) <= 1
+            spots = [results._address(k, n) for k, count in enumerate(kept) for n in range(count)]
+            assert len({*spots}) == len(spots)
+            assert max(spots) < results._base + most * SET_BYTES
+            judged |= {index for index, count in enumerate(kept) if count}
+    assert judged == {0, 1, 2}, "whose nobody foresees"

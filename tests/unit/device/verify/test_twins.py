@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,18 @@ def make(make_spec: MakeSpec) -> Callable[..., Bench]:
 
 def differing(before: Prepared, after: Prepared) -> dict[str, int]:
     return {name: int((before.inputs[name] != after.inputs[name]).sum()) for name in ("x", "w")}
+
+
+def test_where_memory_is_short_no_two_references_are_held(make: Callable[..., Bench]) -> None:
+    bench = make()
+    bench.twins = replace(bench.twins, frugal=True)
+    before = bench.drawn()
+    found = bench.twins.of(before, 2)
+    assert found is not None
+    twin, patch = found
+    assert (before.reference, twin.reference is None) == (None, False)
+    assert differing(before, twin) == {"x": 1, "w": 1}
+    assert len(patch.changes) > 1
 
 
 def test_one_number_of_each_input_is_another_where_that_shows(make: Callable[..., Bench]) -> None:

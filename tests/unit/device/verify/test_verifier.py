@@ -458,6 +458,23 @@ def test_once_memory_has_ended_nothing_is_kept_for_later_until_another_workload_
     assert known_again()
 
 
+def test_once_memory_has_ended_one_reference_is_held_at_a_time(bench: Bench) -> None:
+    bench.verifier.let_go()
+    assert bench.checked(bench.double).passed
+    patch = bench.verifier.alternate()
+    timed = bench.verifier._timed
+    assert timed is not None
+    assert timed.twin is not None
+    for number in (1, 0, 2, 1):
+        x = bench.verifier._variant(number).inputs["x"]
+        bench.verifier._view(bench.verifier._layout.slot("x"))[...] = x
+        bench.double()
+        assert bench.verifier.check(variant=number).passed
+        held = [one.reference is not None for one in (timed, timed.twin[0])]
+        assert held == [number == 0, number == 1]
+    assert len(patch.changes) > 1
+
+
 @pytest.mark.parametrize("step", ["_drawn", "_refer", "_drawn_twin"])
 def test_memory_that_ends_once_costs_a_second_try(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
