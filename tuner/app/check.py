@@ -88,6 +88,8 @@ class SpaceCheck:
 class UnavailableDevice(Device):
     """Stand in for a GPU of one architecture: whatever would run on it is `not_recorded`."""
 
+    capabilities = frozenset({"machine_code"})
+
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
 

@@ -258,7 +258,9 @@ class Verification:
         for pair, one in started.items():
             ready = self._ready(pair[1], one)
             if isinstance(ready, Program):
-                self._reading[pair] = self._readers.submit(_waits, ready, self.plan.spec.constants)
+                self._reading[pair] = self._readers.submit(
+                    judge_waits, ready, self.plan.spec.constants
+                )
 
     def keep_bits(self, pairs: Iterable[Pair]) -> None:
         """Verify that variants give the default config's bits where that is asked for.
@@ -343,7 +345,7 @@ class Verification:
             self._failed.add(variant)
 
 
-def _waits(program: Program, constants: Sequence[str]) -> Outcome | None:
+def judge_waits(program: Program, constants: Sequence[str]) -> Outcome | None:
     """Judge the machine code of programmatic launches; None where there are none.
 
     Where some inputs are constant, reads before the wait may be of these: of which they are, the

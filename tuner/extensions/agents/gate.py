@@ -36,7 +36,7 @@ from tuner.space.template import Template, put_together
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.run import no_valid_config
-from tuner.tuning.verification import LARGEST_HOST_BYTES
+from tuner.tuning.verification import LARGEST_HOST_BYTES, judge_waits
 
 SPACE = "space.yaml"
 RANDOM_CONFIGS = 4
@@ -191,7 +191,8 @@ def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Confi
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
         raise RefusedError(_describe_error(error, folder)) from error
-    _require_none(plan, list(_compile_errors(evaluator, pending)))
+    problems = [*_compile_errors(evaluator, pending), *_early_accesses(evaluator, pending)]
+    _require_none(plan, problems)
     return [config for _, config in configs]
 
 
@@ -293,6 +294,19 @@ def _compile_errors(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterato
             yield f"{outcome.status} with {one.config} on {one.workload}: {outcome.reason}"
     if len(over) == len(made):
         yield f"every config tried is over a limit: {over[0].reason}"
+
+
+def _early_accesses(evaluator: Evaluator, pending: Sequence[Pending]) -> Iterator[str]:
+    """Yield what the first few configs touch before their wait, for which finals refuse them."""
+    if "machine_code" not in evaluator.device.capabilities:
+        return
+    for one in pending[:VERIFIED_CONFIGS]:
+        if isinstance(program := evaluator.ready(one), Program):
+            read = judge_waits(program, evaluator.spec.constants)
+            if read is not None and read.status is Status.INCORRECT:
+                reason = evaluator.in_template(one.workload, one.config, read.reason)
+                yield f"{read.status} with {one.config} on {one.workload}: {reason}"
+                return
 
 
 def _wrong(evaluator: Evaluator, left: list[Config], workload: Workload) -> Iterator[str]:

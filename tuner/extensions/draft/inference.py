@@ -51,6 +51,7 @@ class DraftArgument:
     origin: str = ""
     fill: str = ""
     deterministic: bool = True
+    constant: bool = False
 
     @property
     def certainty(self) -> str:

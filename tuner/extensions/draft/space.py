@@ -182,6 +182,7 @@ def _argument(argument: DraftArgument) -> str:
         end = f"shape: [{', '.join(argument.shape or (BLANK,))}], role: {argument.role}"
         end += f", fill: {argument.fill}" if argument.fill else ""
         end += "" if argument.deterministic else ", deterministic: false"
+        end += ", constant: true" if argument.constant else ""
     else:
         missing += [f"the value of {name}"] if argument.value is None else []
         end = f"value: {argument.value or BLANK}"

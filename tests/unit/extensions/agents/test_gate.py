@@ -8,6 +8,7 @@ import pytest
 from callable_project import KERNEL, callable_project
 from callable_project import SPACE as PYTHON
 
+from tuner.analysis.sass import find_nvdisasm
 from tuner.app.plan import new_plan
 from tuner.device.base import Outcome
 from tuner.device.simulated import SimulatedDevice
@@ -143,6 +144,21 @@ def test_a_template_that_is_wrong_somewhere_is_refused_in_words(gate, old, new, 
     assert old in TEMPLATE
     with pytest.raises(RefusedError, match=said):
         gate(template=TEMPLATE.replace(old, new), boundary=(7,))
+
+
+@pytest.mark.skipif(find_nvdisasm() is None, reason="nvdisasm is not installed")
+@pytest.mark.parametrize("waits_first", [True, False])
+def test_what_touches_memory_before_its_wait_is_refused_before_it_is_searched(gate, waits_first):
+    wait, load = 'asm volatile("griddepcontrol.wait;" ::: "memory");', "float x = in[i % N];"
+    first, second = (wait, load) if waits_first else (load, wait)
+    body = f"{first} {second} if (i < N) out[i] = x + x;"
+    template = TEMPLATE.replace("if (i < N) out[i] = in[i] + in[i];", body)
+    space = SPACE.replace("block: [threads]", "block: [threads], pdl: true")
+    if waits_first:
+        assert gate(template, space)
+        return
+    with pytest.raises(RefusedError, match="machine code touches global memory before griddep"):
+        gate(template, space)
 
 
 def test_a_kernel_in_a_namespace_is_found(gate):

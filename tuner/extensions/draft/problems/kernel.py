@@ -58,7 +58,9 @@ def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Infer
             raise _misfit(statement, kernel, role, left, open_)
         arrays |= {p.name: array for p, array in zip(open_, left, strict=True)}
     arguments = tuple(
-        DraftArgument(replace(p, name=a.name), a.dtype, a.role, a.shape, fill=a.fill)
+        DraftArgument(
+            replace(p, name=a.name), a.dtype, a.role, a.shape, fill=a.fill, constant=a.constant
+        )
         if p.pointers and (a := arrays[p.name])
         else _scalar(statement, axes, p)
         for p in kernel.parameters

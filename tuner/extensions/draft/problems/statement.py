@@ -35,13 +35,17 @@ _GUESSED = (1, 64, 4096)
 
 @dataclass(frozen=True, slots=True)
 class StatedArray:
-    """An input or an output; `fill` names what an input is drawn from where that is known."""
+    """An input or an output; `fill` names what an input is drawn from where that is known.
+
+    A `constant` one, such as a layer's weights, no launch before the kernel's writes.
+    """
 
     name: str
     dtype: str
     shape: tuple[str, ...]
     role: str
     fill: str = ""
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ def read_statement(path: Path) -> Statement:
 
 
 Tensors = list[tuple[str, str, Any]]  # name, role, tensor
+_WEIGHT = "weight"  # the role of an input that the model holds
 
 
 def _of_module(problem: BenchProblem) -> Statement:
@@ -228,7 +233,7 @@ def _tensors(problem: BenchProblem, sizes: Sizes) -> Iterator[tuple[str, str, An
     for name, (_, tensor) in posed.weights(model).items():
         if name not in averages:
             _require_dtype(problem, name, tensor)
-            yield name, "input", tensor
+            yield name, _WEIGHT, tensor
     results = found if isinstance(found, tuple | list) else (found,)
     if not results:
         raise KernelError("its `forward` returns nothing", path=problem.path)
@@ -259,9 +264,14 @@ def _state_arrays(
     left = [*texts]
     for name, role, tensor in tensors:
         shape, left = left[: tensor.dim()], left[tensor.dim() :]
-        # one number is an array of one
+        is_weight = role == _WEIGHT
         yield StatedArray(
-            name, dtype_name(tensor), tuple(shape) or ("1",), role, fills.get(name, "")
+            name,
+            dtype_name(tensor),
+            tuple(shape) or ("1",),  # one number is an array of one
+            "input" if is_weight else role,
+            fills.get(name, ""),
+            is_weight,
         )
 
 

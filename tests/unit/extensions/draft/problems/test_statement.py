@@ -96,6 +96,7 @@ def test_weights_are_inputs_and_running_statistics_are_not(tmp_path: Path) -> No
     found = stated(tmp_path, "return self.norm(x)", init="self.norm = nn.BatchNorm1d(columns)")
     assert [array.name for array in found.inputs] == ["x", "norm_weight", "norm_bias"]
     assert found.inputs[1].shape == ("columns",)
+    assert [array.constant for array in found.inputs] == [False, True, True]
 
 
 def test_numbers_among_the_inputs_are_scalars(tmp_path: Path) -> None:
