@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -31,7 +32,7 @@ from tuner.model.trial import (
     fastest,
 )
 from tuner.process.files import atomic_write
-from tuner.session.events import Event
+from tuner.session.events import BitsKept, Event
 from tuner.session.records import (
     Baseline,
     CandidateRecord,
@@ -141,6 +142,10 @@ class Session:
                 self._results[record.workload] = record
             case Withdrawal():
                 del self._results[record.workload]
+            case BitsKept():
+                self._others.append(record)
+                self._records = [r._replace(trial=_judged(r.trial, record)) for r in self._records]
+                self._trials = {_trial_key(r.trial): r.trial for r in self._records}
             case _:
                 self._others.append(record)
 
@@ -394,3 +399,11 @@ class Session:
 
 def _trial_key(trial: Trial) -> tuple[str, str, str, Stage]:
     return trial.candidate, trial.workload.key, trial.config.key, trial.stage
+
+
+def _judged(trial: Trial, kept: BitsKept) -> Trial:
+    """See a trial as it counts since a class of bits was chosen; its record stays what it was."""
+    bits = trial.correctness.bits if trial.correctness else ""
+    if trial.status is not Status.CORRECT or bits == kept.bits.get(trial.workload.key, bits):
+        return trial
+    return replace(trial, status=Status.OTHER_BITS, reason="other bits than the class that was chosen")

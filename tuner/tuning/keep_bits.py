@@ -1,16 +1,25 @@
-"""Keeping bits: what a search has to know before it may try only configs of the default's class."""
+"""Keeping bits: those of the default config, or of the class of invariant rows that costs least."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import log
+from statistics import fmean
 
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
-from tuner.model.trial import Status, Trial
+from tuner.model.trial import Status, Trial, fastest
+from tuner.search.pool import Pool
+from tuner.session.events import BitsKept
 from tuner.tuning.device_queues import work_in_queues
 from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.run import Run
 
 _LEAVE_OUT = "leave --keep-bits out"
+# Classes of a problem that are measured at all its sizes before one is chosen, those in front; of
+# each so many configs a size, and in the end of the chosen one.
+CLASSES, CONFIGS, CHOSEN = 6, 2, 12
 
 
 def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
@@ -56,26 +65,119 @@ def default_bits(run: Run) -> dict[Workload, str]:
     return bits
 
 
+def kept_before(run: Run) -> dict[Workload, str]:
+    """Read which bits an earlier run of the session has chosen to keep."""
+    chosen = {key: one for event in run.session.events(BitsKept) for key, one in event.bits.items()}
+    return {w: chosen[w.key] for w in run.plan.config.workloads if w.key in chosen}
+
+
+def choose_bits(run: Run) -> None:
+    """Keep, for each problem, the class of rows whose best configs cost least over its sizes.
+
+    One that is known at more of them comes first. Raises `KernelError` for a problem of which no
+    config has rows that are invariant, `DeviceError` where the device can't tell.
+    """
+    spec, trials = run.plan.spec, run.session.trials(run.plan.candidate)
+    costs, kept = cost_classes(trials, spec), dict[str, str]()
+    for workload in run.plan.config.workloads:
+        if of := costs.get(spec.problem_of(workload)):
+            chosen = min(of, key=lambda bits: (-len(of[bits]), fmean(of[bits])))
+            run.candidates.kept.bits[workload] = kept[workload.key] = chosen
+    for workload in run.plan.tuned:
+        if workload.key not in kept and workload not in run.skipped:
+            _require_class(run, workload)
+    run.session.record_event(BitsKept(0, kept))
+
+
+def cost_classes(
+    trials: Iterable[Trial], spec: KernelSpec
+) -> dict[Workload, dict[str, list[float]]]:
+    """Tell what each class of a problem costs at each size where it is known.
+
+    That is the logarithm of its best time over the best of all there; sizes count alike.
+    """
+    best: dict[Workload, dict[str, float]] = {}
+    for trial in trials:
+        if (bits := bits_of(trial)) and trial.time_us is not None:
+            of = best.setdefault(trial.workload, {})
+            of[bits] = min(trial.time_us, of.get(bits, trial.time_us))
+    costs: dict[Workload, dict[str, list[float]]] = {}
+    for workload, of in best.items():
+        classes = costs.setdefault(spec.problem_of(workload), {})
+        for bits, time_us in of.items():
+            classes.setdefault(bits, []).append(log(time_us / min(of.values())))
+    return costs
+
+
+def list_class_members(
+    trials: Sequence[Trial], pools: Mapping[Workload, Pool], spec: KernelSpec, most: int
+) -> Iterator[tuple[Workload, Config]]:
+    """Name configs of a class that are known at one size and untried at another.
+
+    Of the classes that cost least so far, and of each so many of the fastest at every size.
+    """
+    tried = {(trial.workload, trial.config) for trial in trials}
+    best: dict[tuple[Workload, str], dict[Workload, list[Config]]] = {}
+    for trial in fastest(trials):
+        sizes = best.setdefault((spec.problem_of(trial.workload), bits_of(trial)), {})
+        sizes.setdefault(trial.workload, []).append(trial.config)
+    costs = cost_classes(trials, spec)
+    for workload, pool in pools.items():
+        problem = spec.problem_of(workload)
+        of = costs.get(problem, {})
+        for bits in sorted(of, key=lambda bits: fmean(of[bits]))[:CLASSES]:
+            members = (config for at in best[problem, bits].values() for config in at[:most])
+            left = (one for one in dict.fromkeys(members) if one in pool)
+            yield from ((workload, one) for one in left if (workload, one) not in tried)
+
+
+def bits_of(trial: Trial) -> str:
+    """Return a right trial's digest, "" where nobody looked."""
+    return trial.correctness.bits if trial.correctness else ""
+
+
+def _require_class(run: Run, workload: Workload) -> None:
+    """Say why no config has bits that could be kept, where that is why."""
+    rows, trials = run.plan.spec.invariant, run.session.trials(run.plan.candidate, workload)
+    assert rows is not None
+    if right := [one for one in trials if one.status is Status.CORRECT]:
+        raise _no_bits(right[0], run.evaluator, "`invariant`", "a config")
+    varying = [one for one in trials if one.status is Status.NOT_INVARIANT]
+    if varying:
+        raise KernelError(
+            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: {len(varying)} configs are "
+            f"right on {workload} and none keeps it; {varying[0].config}: {varying[0].reason}",
+            path=run.plan.spec.path,
+            line=rows.line,
+            remedy="add up a row in an order that depends on nothing but its own size, without "
+            "atomics, or leave `invariant` out",
+        )
+
+
 def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
-    bits = trial.correctness.bits if trial.correctness else ""
-    if trial.status is Status.CORRECT and bits:
+    if trial.status is Status.CORRECT and (bits := bits_of(trial)):
         return bits
-    if "recording" in evaluator.device.capabilities:
-        what = "bits" if trial.status is Status.CORRECT else "measurement"
-        raise DeviceError(
-            f"holds no {what} of the default config ({trial.config}) on {trial.workload}, which "
-            "--keep-bits compares all others with",
-            path=evaluator.device.recording.path,
-            remedy=f"make it anew with `tune record`, use a GPU, or {_LEAVE_OUT}",
-        )
-    if trial.status is Status.CORRECT:
-        raise DeviceError(
-            f"--keep-bits: {evaluator.device.info.name} says times, but no bits of outputs",
-            remedy=f"use a GPU (--device cuda), or {_LEAVE_OUT}",
-        )
+    if "recording" in evaluator.device.capabilities or trial.status is Status.CORRECT:
+        raise _no_bits(trial, evaluator, "--keep-bits", "the default config")
     raise KernelError(
         f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
         f"{trial.status}: {trial.reason}",
         path=spec.path,
         remedy=f"name a `default` that is right on every workload, or {_LEAVE_OUT}",
+    )
+
+
+def _no_bits(trial: Trial, evaluator: Evaluator, asker: str, whose: str) -> DeviceError:
+    leave_out = f"leave {asker} out"
+    if "recording" in evaluator.device.capabilities:
+        what = "bits" if trial.status is Status.CORRECT else "measurement"
+        return DeviceError(
+            f"holds no {what} of {whose} ({trial.config}) on {trial.workload}, which {asker} "
+            "compares all others with",
+            path=evaluator.device.recording.path,
+            remedy=f"make it anew with `tune record`, use a GPU, or {leave_out}",
+        )
+    return DeviceError(
+        f"{asker}: {evaluator.device.info.name} says times, but no bits of outputs",
+        remedy=f"use a GPU (--device cuda), or {leave_out}",
     )

@@ -33,6 +33,7 @@ from tuner.tuning.executor import (
     executing,
 )
 from tuner.tuning.hopeless import Hopeless
+from tuner.tuning.keep_bits import CHOSEN, CONFIGS, choose_bits, list_class_members
 from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
@@ -213,6 +214,7 @@ class Search:
             try:
                 self._search_in_turns()
                 self._try_what_is_near()
+                self._choose_class()
             finally:
                 self._tracker.add_device_time(executor.device_s, executor.compiler_s)
         for search in self._scheduler.searches:
@@ -253,6 +255,26 @@ class Search:
             completed += self._try_all(shared, extra=True)
             if len(completed) == before:
                 break
+
+    def _choose_class(self) -> None:
+        """Have a class of invariant rows chosen, once, and search among its configs.
+
+        Configs that lead at one size are tried at the others: a class is the same at all.
+        """
+        spec, kept = self._plan.spec, self._run.candidates.kept
+        if spec.invariant is None or kept.bits or self._plan.config.surveyed is not None:
+            return
+        pools = {one: self._pools[one] for one in self._workloads if one not in self._run.skipped}
+
+        def trials() -> list[Trial]:
+            return self._session.trials(self._plan.candidate)
+
+        self._try_all(list_class_members(trials(), pools, spec, CONFIGS), extra=True)
+        choose_bits(self._run)
+        self._try_all(list_class_members(trials(), pools, spec, CHOSEN), extra=True)
+        for workload, pool in pools.items():
+            near = islice(next_to_the_best(trials(), {workload: pool}), NEIGHBOURS)
+            self._try_all(near, extra=True)
 
     def _try_all(
         self, wanted: Iterable[tuple[Workload, Config]], *, extra: bool = False

@@ -115,6 +115,7 @@ _ADVICE = {
     Status.INCORRECT: "The template is wrong for these values: correct it before anything else.",
     Status.TIMEOUT: "Unroll less, or forbid these configs by a constraint.",
     Status.OTHER_BITS: "Keep the order of accumulation that the default config has.",
+    Status.NOT_INVARIANT: "Add a row up in an order that its own size decides, without atomics.",
 }
 _LOST = {
     Status.CONSTRAINT: "break a constraint",
@@ -124,6 +125,7 @@ _LOST = {
     Status.INCORRECT: "compute wrong results",
     Status.TIMEOUT: "take too long to compile or to run",
     Status.OTHER_BITS: "give other bits than the default config, which are to be kept",
+    Status.NOT_INVARIANT: "give rows whose bits depend on how many there are, or on other rows",
 }
 
 
