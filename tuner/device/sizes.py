@@ -102,18 +102,16 @@ def row_workloads(
     spec: KernelSpec, workloads: Sequence[Workload], rows: Iterable[int]
 ) -> dict[Workload, tuple[Workload, ...]]:
     """Give each problem of `workloads` with so many rows, up to the most that are listed for it."""
-    if spec.invariant is None:
+    counted = spec.invariant
+    if counted is None:
         return {}
-    most: dict[Workload, int] = {}
-    for workload in workloads:
-        count, problem = workload.values[spec.invariant.axis], spec.problem_of(workload)
-        most[problem] = max(count, most.get(problem, 0))
-    found: dict[Workload, tuple[Workload, ...]] = {}
-    for workload in workloads:
-        problem = spec.problem_of(workload)
-        sized = (spec.invariant.sized(workload, count) for count in sorted({*rows}))
-        found.setdefault(problem, tuple(w for w in sized if w.values[spec.invariant.axis] <= most[problem]))
-    return found
+    largest: dict[Workload, Workload] = {}
+    for workload in sorted(workloads, key=lambda one: one.values[counted.axis]):
+        largest[spec.problem_of(workload)] = workload
+    return {
+        problem: tuple(counted.sized(one, n) for n in rows if n <= one.values[counted.axis])
+        for problem, one in largest.items()
+    }
 
 
 def _is_near(spec: KernelSpec, workload: Workload, whole: Workload) -> bool:

@@ -52,7 +52,7 @@ class Status(StrEnum):
     INCORRECT = "incorrect"
     TIMEOUT = "timeout"
     OTHER_BITS = "other_bits"  # right, but other bits are kept: the default config's, or a class's
-    NOT_INVARIANT = "not_invariant"  # right, but a row's bits depend on how many there are, or on others
+    NOT_INVARIANT = "not_invariant"  # right, but a row's bits depend on how many rows there are
     NOT_RECORDED = "not_recorded"  # no answer in the recording, or it needs what is not here
 
 

@@ -285,6 +285,11 @@ class Session:
         """List the events of a type, `Event` for all; None selects every round."""
         return [event for event in self._of(kind) if number in (None, event.round)]
 
+    @property
+    def kept_rows(self) -> Mapping[str, str]:
+        """The bits of invariant rows that were chosen, by `Workload.key`; empty where none were."""
+        return {key: bits for event in self.events(BitsKept) for key, bits in event.bits.items()}
+
     def record_result(self, result: Result) -> None:
         """Set what is reported for a workload, in place of an earlier result."""
         self._append(result)
@@ -347,6 +352,7 @@ class Session:
         path = self.variant_path(workload)
         manifest, comment = self.manifest, self.language.comment
         kept = ", with the bits of the default config" if manifest.config.keep_bits else ""
+        kept += ", with rows of the same bits at every size" if self.kept_rows else ""
         # The workload stands last: a value that ends in a backslash would join the next line.
         lines = [
             f"{comment} {manifest.kernel}, tuned for {workload} by tune {manifest.tuner_version} "
@@ -406,4 +412,5 @@ def _judged(trial: Trial, kept: BitsKept) -> Trial:
     bits = trial.correctness.bits if trial.correctness else ""
     if trial.status is not Status.CORRECT or bits == kept.bits.get(trial.workload.key, bits):
         return trial
-    return replace(trial, status=Status.OTHER_BITS, reason="other bits than the class that was chosen")
+    reason = "gives other bits than the class that was chosen"
+    return replace(trial, status=Status.OTHER_BITS, reason=reason)

@@ -193,7 +193,8 @@ class Evaluator:
             if told is not None and told.status is not Status.CORRECT:
                 return told.status, f"on {size}: {told.reason}"
             if told is not None and told.correctness and told.correctness.bits != bits:
-                return Status.NOT_INVARIANT, f"a row {BITS_DIFFER} on {pending.workload} than on {size}"
+                reason = f"a row {BITS_DIFFER} on {pending.workload} than on {size}"
+                return Status.NOT_INVARIANT, reason
         if bits != self.kept.bits.get(pending.workload, bits):
             return Status.OTHER_BITS, other_bits(self.spec)
         return Status.CORRECT, ""

@@ -41,6 +41,18 @@ def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
     return space.default
 
 
+def keep_known_bits(run: Run) -> None:
+    """Keep the default config's bits where that is asked for, else those chosen in a run before."""
+    plan, session, bits = run.plan, run.session, run.candidates.kept.bits
+    chosen = session.kept_rows
+    if not plan.config.keep_bits:
+        bits.update({w: chosen[w.key] for w in plan.config.workloads if w.key in chosen})
+        return
+    bits.update(default_bits(run))
+    if plan.spec.invariant and not chosen:
+        session.record_event(BitsKept(0, {w.key: kept for w, kept in bits.items()}))
+
+
 def default_bits(run: Run) -> dict[Workload, str]:
     """Digest what the default config makes on each workload, held-out ones too.
 
@@ -63,12 +75,6 @@ def default_bits(run: Run) -> dict[Workload, str]:
 
     work_in_queues(run.device, (*plan.tuned, *plan.held_out), digest)
     return bits
-
-
-def kept_before(run: Run) -> dict[Workload, str]:
-    """Read which bits an earlier run of the session has chosen to keep."""
-    chosen = {key: one for event in run.session.events(BitsKept) for key, one in event.bits.items()}
-    return {w: chosen[w.key] for w in run.plan.config.workloads if w.key in chosen}
 
 
 def choose_bits(run: Run) -> None:
@@ -145,8 +151,8 @@ def _require_class(run: Run, workload: Workload) -> None:
     varying = [one for one in trials if one.status is Status.NOT_INVARIANT]
     if varying:
         raise KernelError(
-            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: {len(varying)} configs are "
-            f"right on {workload} and none keeps it; {varying[0].config}: {varying[0].reason}",
+            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: {len(varying)} configs "
+            f"are right on {workload} and none keeps it; {varying[0].config}: {varying[0].reason}",
             path=run.plan.spec.path,
             line=rows.line,
             remedy="add up a row in an order that depends on nothing but its own size, without "

@@ -71,7 +71,7 @@ class Verification:
     made: list[Check] = field(default_factory=list, init=False)
     near: tuple[Workload, ...] = field(default=(), init=False)
 
-    # The bits of the first that made them, by problem and kind of input, and what they are drawn of.
+    # What the first made of a problem, by kind of input, and the seeds of its inputs.
     _bits: dict[Workload, dict[str, str]] = field(default_factory=dict, init=False)
     _seeds: dict[Workload, int] = field(default_factory=dict, init=False)
     # At which further sizes rows have to be the same.
@@ -228,7 +228,7 @@ class Verification:
         listed = (*self.plan.config.workloads, *spec.edge_cases)
         most = max(one.values[spec.invariant.axis] for one in listed)
         drawn = [round(most ** secrets.SystemRandom().random()) for _ in range(DRAWN_SIZES)]
-        for problem, sizes in row_workloads(spec, listed, (*ROWS, *drawn)).items():
+        for problem, sizes in row_workloads(spec, listed, {*ROWS, *drawn}).items():
             taken = [one for one in sizes if one in listed or takes(one)]
             self._rows += taken
             known = [one for one in taken if one.values[spec.invariant.axis] in ROWS]

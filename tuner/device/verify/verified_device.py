@@ -143,7 +143,8 @@ class VerifiedDevice(Device):
                 if fault:
                     return Outcome(Status.NOT_INVARIANT, fault)
                 told.append(bits)
-            return Outcome(Status.CORRECT, correctness=Correctness(True, kinds, bits=" ".join(told)))
+            verdict = Correctness(True, kinds, bits=" ".join(told))
+            return Outcome(Status.CORRECT, correctness=verdict)
 
         return self._outcome_of(program, attempt)
 
