@@ -68,7 +68,7 @@ template: sum_rows.cu.j2
 axes: [T, K]
 arguments:
   - {name: y, dtype: float32, shape: [T], role: output}
-  - {name: x, dtype: float32, shape: [T, K]}
+  - {name: x, dtype: float32, shape: [T, K], extreme: {reason: sums of numbers far apart}}
   - {name: T, dtype: int32, value: T}
   - {name: K, dtype: int32, value: K}
   - {name: total, dtype: float32, shape: [T], role: scratch, zeroed: true}

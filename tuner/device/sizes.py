@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from math import prod
 
@@ -22,8 +22,6 @@ _SMALL_BYTES = 1 << 16
 _FEW, _MORE, _FACTORS = (1, 3), 4, (1, 2, 4, 8, 16, 32, 64)
 # A single result's rounding is now and then near 0 by chance, and no measure of a tolerance.
 FEWEST_RESULTS = 64
-# How many rows a config is tried with whose rows are to be invariant; one more than a tile has.
-ROWS = (1, 8, 32, 33, 256, 2048)
 
 
 def smaller_workloads(
@@ -96,22 +94,6 @@ def choose_near(
     ends_s = time.monotonic() + limit_s
     tried = reversed(near_workloads(spec) if spec.tries_near else ())
     return tuple(workload for workload in tried if time.monotonic() < ends_s and takes(workload))
-
-
-def row_workloads(
-    spec: KernelSpec, workloads: Sequence[Workload], rows: Iterable[int]
-) -> dict[Workload, tuple[Workload, ...]]:
-    """Give each problem of `workloads` with so many rows, up to the most that are listed for it."""
-    counted = spec.invariant
-    if counted is None:
-        return {}
-    largest: dict[Workload, Workload] = {}
-    for workload in sorted(workloads, key=lambda one: one.values[counted.axis]):
-        largest[spec.problem_of(workload)] = workload
-    return {
-        problem: tuple(counted.sized(one, n) for n in rows if n <= one.values[counted.axis])
-        for problem, one in largest.items()
-    }
 
 
 def _is_near(spec: KernelSpec, workload: Workload, whole: Workload) -> bool:

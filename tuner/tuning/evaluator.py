@@ -19,6 +19,7 @@ from tuner.device.base import (
     Outcome,
     Program,
 )
+from tuner.device.group import as_group
 from tuner.device.inputs import EXTREME
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError, KernelError, OutOfMemory, TunerError
@@ -184,6 +185,8 @@ class Evaluator:
 
     def _judge_bits(self, pending: Pending, bits: str) -> tuple[Status, str]:
         """Compare its bits with those at other sizes, and with those that are kept."""
+        if pending.sizes and (group := as_group(self.device)):
+            group.serve(group.home(pending.workload))
         for other in pending.sizes:
             made = self.ready(other)
             if isinstance(made, Program):

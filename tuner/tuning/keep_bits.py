@@ -16,7 +16,7 @@ from tuner.tuning.device_queues import work_in_queues
 from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.run import Run
 
-_LEAVE_OUT = "leave --keep-bits out"
+_INVARIANT, _LEAVE_OUT = "`invariant`", "leave --keep-bits out"
 # Classes of a problem that are measured at all its sizes before one is chosen, those in front; of
 # each so many configs a size, and in the end of the chosen one.
 CLASSES, CONFIGS, CHOSEN = 6, 2, 12
@@ -44,7 +44,9 @@ def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
 def keep_known_bits(run: Run) -> None:
     """Keep the default config's bits where that is asked for, else those chosen in a run before."""
     plan, session, bits = run.plan, run.session, run.candidates.kept.bits
-    chosen = session.kept_rows
+    chosen, can_tell = session.kept_rows, run.device.capabilities & {"bits", "recording"}
+    if plan.spec.invariant and not can_tell:
+        raise _no_bits(run.evaluator, _INVARIANT, "")
     if not plan.config.keep_bits:
         bits.update({w: chosen[w.key] for w in plan.config.workloads if w.key in chosen})
         return
@@ -146,13 +148,13 @@ def _require_class(run: Run, workload: Workload) -> None:
     """Say why no config has bits that could be kept, where that is why."""
     rows, trials = run.plan.spec.invariant, run.session.trials(run.plan.candidate, workload)
     assert rows is not None
-    if right := [one for one in trials if one.status is Status.CORRECT]:
-        raise _no_bits(right[0], run.evaluator, "`invariant`", "a config")
+    if right := next((one for one in trials if one.status is Status.CORRECT), None):
+        raise _no_bits(run.evaluator, _INVARIANT, f"bits of {right.config} on {workload}")
     varying = [one for one in trials if one.status is Status.NOT_INVARIANT]
     if varying:
         raise KernelError(
-            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: {len(varying)} configs "
-            f"are right on {workload} and none keeps it; {varying[0].config}: {varying[0].reason}",
+            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config that is right "
+            f"on {workload} keeps it, of {len(varying)}; {varying[0].config}: {varying[0].reason}",
             path=run.plan.spec.path,
             line=rows.line,
             remedy="add up a row in an order that depends on nothing but its own size, without "
@@ -161,10 +163,13 @@ def _require_class(run: Run, workload: Workload) -> None:
 
 
 def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
-    if trial.status is Status.CORRECT and (bits := bits_of(trial)):
+    right = trial.status is Status.CORRECT
+    if right and (bits := bits_of(trial)):
         return bits
-    if "recording" in evaluator.device.capabilities or trial.status is Status.CORRECT:
-        raise _no_bits(trial, evaluator, "--keep-bits", "the default config")
+    if right or "recording" in evaluator.device.capabilities:
+        what = "bits" if right else "measurement"
+        missing = f"{what} of the default config ({trial.config}) on {trial.workload}"
+        raise _no_bits(evaluator, "--keep-bits", missing)
     raise KernelError(
         f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
         f"{trial.status}: {trial.reason}",
@@ -173,13 +178,11 @@ def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
     )
 
 
-def _no_bits(trial: Trial, evaluator: Evaluator, asker: str, whose: str) -> DeviceError:
+def _no_bits(evaluator: Evaluator, asker: str, missing: str) -> DeviceError:
     leave_out = f"leave {asker} out"
     if "recording" in evaluator.device.capabilities:
-        what = "bits" if trial.status is Status.CORRECT else "measurement"
         return DeviceError(
-            f"holds no {what} of {whose} ({trial.config}) on {trial.workload}, which {asker} "
-            "compares all others with",
+            f"holds no {missing}, which {asker} compares with others",
             path=evaluator.device.recording.path,
             remedy=f"make it anew with `tune record`, use a GPU, or {leave_out}",
         )

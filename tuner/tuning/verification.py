@@ -17,10 +17,10 @@ from tuner.device.base import (
     Watcher,
     verify_all,
 )
-from tuner.device.sizes import ROWS, choose_near, row_workloads
+from tuner.device.sizes import choose_near
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.errors import InputError, KernelError, OutOfMemory
-from tuner.model.kernel import Workload
+from tuner.model.kernel import Invariance, Workload
 from tuner.model.trial import Check, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -39,8 +39,9 @@ _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
 
 # Each waits for a disassembler, which takes a core.
 READERS = 4
-# Numbers of rows that nothing was searched with, few and many alike.
-DRAWN_SIZES = 3
+# How many rows a config is tried with whose rows are to be invariant, one more than a tile has
+# among them; and of how many sizes, few and many rows alike, only the finals know.
+ROWS, DRAWN_SIZES = (1, 8, 32, 33, 256, 2048), 3
 
 Pair = tuple[Workload, Variant]
 
@@ -74,8 +75,9 @@ class Verification:
     # What the first made of a problem, by kind of input, and the seeds of its inputs.
     _bits: dict[Workload, dict[str, str]] = field(default_factory=dict, init=False)
     _seeds: dict[Workload, int] = field(default_factory=dict, init=False)
-    # At which further sizes rows have to be the same.
-    _rows: list[Workload] = field(default_factory=list, init=False)
+    # Of invariant rows: the further sizes of each problem, and who was looked at on all of them.
+    _sizes: dict[Workload, list[Workload]] = field(default_factory=dict, init=False)
+    _seen: dict[Pair, Outcome] = field(default_factory=dict, init=False)
 
     # What was begun before it is asked for.
     _begun: dict[Pair, Pending | Outcome] = field(default_factory=dict, init=False)
@@ -220,19 +222,28 @@ class Verification:
                 return True
             return False
 
-        spec = self.plan.spec
         if self._verifies:
-            self.near = choose_near(spec, takes)
-        if spec.invariant is None or "bits" not in self.device.capabilities:
-            return
+            self.near = choose_near(self.plan.spec, takes)
+        if "bits" in self.device.capabilities and (rows := self.plan.spec.invariant):
+            self._choose_sizes(rows, takes)
+
+    def _choose_sizes(self, rows: Invariance, takes: Callable[[Workload], bool]) -> None:
+        """Take further numbers of rows for each problem, up to the most that are listed for it."""
+        spec, on_cpu, kept = self.plan.spec, self.device.info.on_cpu, self.candidates.kept
         listed = (*self.plan.config.workloads, *spec.edge_cases)
-        most = max(one.values[spec.invariant.axis] for one in listed)
-        drawn = [round(most ** secrets.SystemRandom().random()) for _ in range(DRAWN_SIZES)]
-        for problem, sizes in row_workloads(spec, listed, {*ROWS, *drawn}).items():
-            taken = [one for one in sizes if one in listed or takes(one)]
-            self._rows += taken
-            known = [one for one in taken if one.values[spec.invariant.axis] in ROWS]
-            self.candidates.kept.sizes[problem] = tuple(known)
+        by_rows = sorted(listed, key=lambda one: one.values[rows.axis])
+        for problem, largest in {spec.problem_of(one): one for one in by_rows}.items():
+            most = largest.values[rows.axis]
+            drawn = {round(most ** secrets.SystemRandom().random()) for _ in range(DRAWN_SIZES)}
+            sizes = [rows.sized(largest, n) for n in sorted({*ROWS, *drawn}) if n <= most]
+            taken = [
+                one
+                for one in sizes
+                if not (on_cpu and spec.footprint_bytes(one) > LARGEST_HOST_BYTES)
+                and (one in listed or takes(one))
+            ]
+            self._sizes[problem] = taken
+            kept.sizes[problem] = tuple(one for one in taken if one.values[rows.axis] in ROWS)
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every edge case that they may run on."""
@@ -286,13 +297,13 @@ class Verification:
         With inputs of every kind, drawn anew. The default config's are made there and on the edge
         cases that both may run on; invariant rows at all sizes of a problem, listed or drawn.
         """
-        plan, default = self.plan, self.plan.space.default if self.plan.config.keep_bits else None
-        rows = plan.spec.invariant
+        plan, rows = self.plan, bool(self.session.kept_rows)
+        default = plan.space.default if plan.config.keep_bits else None
         if not (default or rows) or "bits" not in self.device.capabilities:
             return
         model = Variant(plan.candidate, default) if default else None
         wanted = dict.fromkeys(pair for pair in pairs if pair[1] != model)
-        if rows is None:
+        if not rows:
             edges = self._edge_case_pairs({variant: None for _, variant in wanted})
             wanted |= dict.fromkeys(edges)
         for workload, variant in wanted:
@@ -300,7 +311,10 @@ class Verification:
                 continue
             if model and not self._know_bits(workload, model):
                 continue
-            self._keep(BITS, workload, variant, self._compare_bits(workload, variant))
+            seen = plan.spec.problem_of(workload), variant
+            if not (rows and seen in self._seen):
+                self._seen[seen] = self._compare_bits(workload, variant)
+            self._keep(BITS, workload, variant, self._seen[seen])
 
     def _know_bits(self, workload: Workload, model: Variant) -> bool:
         """Have the default config's bits told; False where it cannot run on an edge case.
@@ -332,8 +346,9 @@ class Verification:
         spec = self.plan.spec
         problem, sizes = spec.problem_of(workload), [workload]
         if spec.invariant:
-            listed = (*self.plan.config.workloads, *spec.edge_cases, *self._rows)
+            listed = (*self.plan.config.workloads, *spec.edge_cases)
             sizes += [one for one in listed if spec.problem_of(one) == problem]
+            sizes += self._sizes.get(problem, ())
         seed = self._seeds.setdefault(problem, secrets.randbits(62))
         told = dict(self._bits.get(problem, {}))
         for size in dict.fromkeys(sizes):

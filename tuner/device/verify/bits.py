@@ -42,7 +42,7 @@ def digest(xp: Any, arrays: Iterable[Array]) -> str:
     """
     sums = []
     for array in arrays:
-        raw = array.reshape(-1)
+        raw = xp.ascontiguousarray(array).reshape(-1)
         # As wide as they come.
         words = raw.view("u8" if raw.nbytes % 8 == 0 else "u1")
         sums.append(_sum(words) if xp is np else _sum_on_gpu(words))

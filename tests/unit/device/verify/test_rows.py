@@ -1,0 +1,139 @@
+"""Probes: the same rows of a problem at every size, in places of their own, among random others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tuner.device.inputs import NORMAL, same_seed
+from tuner.device.layout import lay_out
+from tuner.device.verify.rows import PROBES, join_digests, place_probes
+from tuner.device.verify.verifier import HostMemory, Verifier
+from tuner.model.kernel import Invariance, KernelSpec, Workload
+
+ARGUMENTS = (
+    ("y", "float32", ("T",), "output"),
+    ("total", "float32", ("4", "T"), "output"),
+    ("x", "float32", ("T", "4"), "input"),
+    ("w", "float32", ("4",), "input"),
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 33, 2048])
+def test_each_probe_is_first_and_last_once_and_elsewhere_between_others(size: int) -> None:
+    turns = [place_probes(size, turn, 7) for turn in range(PROBES)]
+    for places in turns:
+        assert len(places) == len({*places.values()}) == min(size, PROBES)
+        assert {0, size - 1} <= {*places.values()} <= {*range(size)}
+    for edge in (0, size - 1):
+        first = [next(p for p, place in places.items() if place == edge) for places in turns]
+        assert sorted(first) == [*range(PROBES)]
+    assert turns == [place_probes(size, turn, 7) for turn in range(PROBES)]
+    if size > PROBES + 1:
+        assert turns != [place_probes(size, turn, 8) for turn in range(PROBES)]
+
+
+class Rows:
+    """A verifier of rows, on workloads of any size."""
+
+    def __init__(self, spec: KernelSpec) -> None:
+        self.spec = replace(spec, invariant=Invariance("T", ("y", "total"), 1))
+        self.memory = HostMemory(cache_bytes=1 << 20)
+        self.verifier = Verifier(self.memory, self.spec, {})
+
+    def stored(self, name: str) -> np.ndarray:
+        slot = self.layout.slot(name)
+        piece = self.memory.data[slot.offset : slot.offset + slot.size_bytes]
+        return piece.view(np.float32).reshape(slot.shape)
+
+    def told(
+        self, size: int, kernel: Callable[[Rows], None], seed: int | None = None
+    ) -> list[dict[int, str]]:
+        workload = Workload.of({"T": size})
+        self.layout = lay_out(self.spec, workload.values)
+        self.verifier.open_arena(workload, self.layout)
+        turns = []
+        for turn in range(PROBES):
+            self.verifier.prepare_same(workload, NORMAL, seed, turn)
+            kernel(self)
+            turns.append(dict(self.verifier.digest()))
+        return turns
+
+
+def multiply(rows: Rows) -> None:
+    rows.stored("y")[...] = (rows.stored("x") * rows.stored("w")).sum(axis=1, dtype=np.float32)
+    rows.stored("total")[...] = rows.stored("x").T
+
+
+def look_at_the_next(rows: Rows) -> None:
+    multiply(rows)
+    rows.stored("y")[...] += np.roll(rows.stored("x")[:, 0], 1)
+
+
+def joined(turns: list[dict[int, str]]) -> str:
+    told: dict[int, str] = {}
+    for turn in turns:
+        for probe, bits in turn.items():
+            assert told.setdefault(probe, bits) == bits
+    return join_digests(told)
+
+
+def test_rows_have_the_same_bits_at_all_sizes_where_they_stand_alone(make_spec) -> None:
+    rows = Rows(make_spec(*ARGUMENTS))
+    digests = {joined(rows.told(size, multiply)) for size in (1, 2, 7, 8, 33, 300)}
+    assert len(digests) == 1
+    assert joined(rows.told(8, multiply, seed=5)) not in digests
+    assert joined(rows.told(8, multiply, seed=5)) == joined(rows.told(9, multiply, seed=5))
+
+
+def test_a_row_that_depends_on_its_neighbour_has_other_bits_in_another_turn(make_spec) -> None:
+    rows = Rows(make_spec(*ARGUMENTS))
+    with pytest.raises(AssertionError):
+        joined(rows.told(8, look_at_the_next))
+
+
+def test_a_changed_bit_of_one_probe_in_either_output_is_seen(make_spec) -> None:
+    rows = Rows(make_spec(*ARGUMENTS))
+    right = joined(rows.told(8, multiply))
+    for name in ("y", "total"):
+
+        def off(rows: Rows, name: str = name) -> None:
+            multiply(rows)
+            flat = rows.stored(name)
+            flat[...] = np.nextafter(flat, np.float32(np.inf))
+
+        assert joined(rows.told(8, off)) != right
+
+
+def test_weights_are_shared_and_neighbours_are_not(make_spec) -> None:
+    rows, seen = Rows(make_spec(*ARGUMENTS)), []
+
+    def keep(rows: Rows) -> None:
+        multiply(rows)
+        seen.append((rows.stored("w").copy(), rows.stored("x").copy()))
+
+    rows.told(8, keep)
+    rows.told(33, keep)
+    assert all(np.array_equal(a[0], b[0]) for a, b in pairwise(seen))
+    first, last = seen[0][1], seen[-1][1]
+    places = place_probes(8, 0, same_seed(Workload(()))).values()
+    others = [row for n, row in enumerate(first) if n not in places]
+    assert not any((row == last).all(axis=1).any() for row in others)
+
+
+def test_probes_are_drawn_at_a_size_that_the_file_lists(make_spec) -> None:
+    reference = """
+def inputs(xp, rng, axes, fill):
+    assert axes["T"] in (8, 12), axes
+    return {}
+
+def reference(xp, inputs, axes):
+    return {}
+"""
+    spec = make_spec(*ARGUMENTS, reference=reference)
+    rows = Rows(replace(spec, tuned=(Workload.of({"T": 12}), Workload.of({"T": 8}))))
+    assert joined(rows.told(8, multiply)) == joined(rows.told(12, multiply))
