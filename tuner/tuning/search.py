@@ -33,7 +33,7 @@ from tuner.tuning.executor import (
     executing,
 )
 from tuner.tuning.hopeless import Hopeless
-from tuner.tuning.keep_bits import CHOSEN, CONFIGS, choose_bits, list_class_members
+from tuner.tuning.keep_bits import CHOSEN, CLASSES, CONFIGS, choose_bits, list_class_members
 from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
@@ -259,22 +259,32 @@ class Search:
     def _choose_class(self) -> None:
         """Have a class of invariant rows chosen, once, and search among its configs.
 
-        Configs that lead at one size are tried at the others: a class is the same at all.
+        Configs that lead at one size are tried at the others, as a class is the same at all: for
+        half a workload's budget more.
         """
         spec, kept = self._plan.spec, self._run.candidates.kept
         if spec.invariant is None or kept.bits or self._plan.config.surveyed is not None:
             return
         pools = {one: self._pools[one] for one in self._workloads if one not in self._run.skipped}
 
+        left = {one: max(CLASSES, budget_of(self._plan, pool) // 2) for one, pool in pools.items()}
+
         def trials() -> list[Trial]:
             return self._session.trials(self._plan.candidate)
 
-        self._try_all(list_class_members(trials(), pools, spec, CONFIGS), extra=True)
+        def try_some(wanted: Iterable[tuple[Workload, Config]]) -> None:
+            """Try what comes first, as long as a workload's extra budget lasts."""
+            chosen = []
+            for workload, config in wanted:
+                if left[workload]:
+                    left[workload] -= 1
+                    chosen.append((workload, config))
+            self._try_all(chosen, extra=True)
+
+        try_some(list_class_members(trials(), pools, spec, CONFIGS))
         choose_bits(self._run)
-        self._try_all(list_class_members(trials(), pools, spec, CHOSEN), extra=True)
-        for workload, pool in pools.items():
-            near = islice(next_to_the_best(trials(), {workload: pool}), NEIGHBOURS)
-            self._try_all(near, extra=True)
+        try_some(list_class_members(trials(), pools, spec, CHOSEN))
+        try_some(next_to_the_best(trials(), pools))
 
     def _try_all(
         self, wanted: Iterable[tuple[Workload, Config]], *, extra: bool = False

@@ -12,55 +12,68 @@ from tuner.device.inputs import Prepared
 from tuner.device.layout import lay_out
 from tuner.device.verify.answers import Answers
 from tuner.device.verify.bits import DIGEST_DIGITS
-from tuner.model.kernel import Invariance, KernelSpec, Workload
+from tuner.model.kernel import Invariance, KernelSpec
 
-# Each is the first row of a turn, the last of another, and lies between others in the rest.
-PROBES = 4
+# Of an output in 16 bits few elements show another order of accumulation: of an rmsnorm's, which
+# scales a row by one number, one in 65,000. So many rows are the same in every run, and are drawn
+# from a seed; each lies in at least one of so many turns.
+PROBES, MORE_PROBES, TURNS = 16, 64, 4
 
 
-def place_probes(size: int, turn: int, seed: int) -> dict[int, int]:
-    """Say which probes stand in which rows in a turn; of a few rows, there is room for as many."""
+def count_probes(rows: Invariance, spec: KernelSpec, seed: int | None) -> int:
+    """Say how many rows are probes: no more than the largest size that the file lists has."""
+    sizes = [one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)]
+    return min(PROBES if seed is None else MORE_PROBES, max(sizes, default=PROBES))
+
+
+def count_turns(size: int, probes: int) -> int:
+    """Say in how many turns every probe has had a row."""
+    return max(TURNS, -(-probes // size))
+
+
+def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]:
+    """Say which probes stand in which rows in a turn: the first, the last, and any between."""
+    room = min(size, probes)
+    turns = -(-probes // room)
+    order = random.Random(f"{size} {turn // turns} {seed}").sample(range(probes), probes)  # noqa: S311
     chance = random.Random(f"{size} {turn} {seed}")  # noqa: S311 - to be drawn again elsewhere
-    between = chance.sample(range(1, size - 1), max(0, min(size, PROBES) - 2))
+    between = chance.sample(range(1, size - 1), max(0, room - 2))
     places = dict.fromkeys((0, size - 1, *between))
-    return {(turn + n) % PROBES: place for n, place in enumerate(places)}
+    first = turn % turns * room
+    return {order[(first + n) % probes]: place for n, place in enumerate(places)}
 
 
 def draw_probes(
-    answers: Answers, spec: KernelSpec, workload: Workload, kind: str, seed: int, others: Prepared
+    answers: Answers, spec: KernelSpec, others: Prepared, seed: int, probes: int
 ) -> Prepared:
     """Take what rows share, and the probes, from one draw for all sizes, `others` from their own.
 
-    The draw has a size that the file lists, where one has room: `inputs()` may refuse others.
+    The draw has a size that the file lists: `inputs()` may refuse others.
     """
     assert spec.invariant is not None
-    rows = spec.invariant
-    listed = (*spec.workloads, *spec.edge_cases)
-    sizes = [one.values[rows.axis] for one in listed if one.values[rows.axis] >= PROBES]
-    few = rows.sized(workload, min(sizes, default=PROBES))
-    drawn = answers.draw(few, kind, seed, lay_out(spec, few.values)).inputs
-    found = {name: rows.dimension(spec.argument(name)) for name in drawn}
-    shared = {name: drawn[name] for name, dimension in found.items() if dimension is None}
-    probes = {name: drawn[name] for name in drawn if name not in shared}
-    return replace(others, seed=seed, inputs=others.inputs | shared, probes=probes)
+    rows, workload = spec.invariant, others.workload
+    listed = {one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)} or {probes}
+    few = rows.sized(workload, min(n for n in listed if n >= probes))
+    drawn = answers.draw(few, others.kind, seed, lay_out(spec, few.values)).inputs
+    own = {name: a for name, a in drawn.items() if rows.dimension(spec.argument(name)) is not None}
+    shared = {name: array for name, array in drawn.items() if name not in own}
+    return replace(others, seed=seed, inputs=others.inputs | shared, probes=own)
 
 
 def placed(prepared: Prepared, spec: KernelSpec, places: Mapping[int, int]) -> Prepared:
     """Put probes into their rows."""
-    assert spec.invariant is not None
     inputs = dict(prepared.inputs)
     for name, drawn in prepared.probes.items():
         inputs[name] = inputs[name].copy()
         for probe, place in places.items():
-            row_of(spec.invariant, spec, name, inputs[name], place)[...] = row_of(
-                spec.invariant, spec, name, drawn, probe
-            )
+            row_of(spec, name, inputs[name], place)[...] = row_of(spec, name, drawn, probe)
     return replace(prepared, inputs=inputs)
 
 
-def row_of(rows: Invariance, spec: KernelSpec, name: str, values: Array, place: int) -> Array:
+def row_of(spec: KernelSpec, name: str, values: Array, place: int) -> Array:
     """View one row of an array, in the dimension that counts them."""
-    dimension = rows.dimension(spec.argument(name))
+    assert spec.invariant is not None
+    dimension = spec.invariant.dimension(spec.argument(name))
     assert dimension is not None
     return values[(*(slice(None),) * dimension, slice(place, place + 1))]
 

@@ -39,7 +39,7 @@ from tuner.device.verify.outputs import (
     zeros_pass,
 )
 from tuner.device.verify.reductions import is_all, is_any
-from tuner.device.verify.rows import draw_probes, place_probes, placed, row_of
+from tuner.device.verify.rows import count_probes, draw_probes, place_probes, placed, row_of
 from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
@@ -184,21 +184,22 @@ class Verifier:
         Of invariant rows some are the same at every size, in places of their own in each turn: tell
         which. What was made of them is not verified: `digest` tells its bits.
         """
-        spec, places, prepared = self._spec, dict[int, int](), self._same
+        spec, rows, prepared = self._spec, self._spec.invariant, self._same
+        probes = count_probes(rows, spec, seed) if rows else 0
         seed = same_seed(spec.problem_of(workload)) if seed is None else seed
         if prepared is None or (prepared.kind, prepared.seed) != (kind, seed):
-            own = seed ^ same_seed(workload) if spec.invariant else seed
+            own = seed ^ same_seed(workload) if rows else seed
             prepared = self._drawn(workload, kind, own)
-            if spec.invariant:
-                prepared = draw_probes(self._answers, spec, workload, kind, seed, prepared)
+            if rows:
+                prepared = draw_probes(self._answers, spec, prepared, seed, probes)
         fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
         self._same = prepared if fits and not self._frugal else None
-        if spec.invariant:
-            places = place_probes(workload.values[spec.invariant.axis], turn, seed)
-            prepared = placed(prepared, spec, places)
-        self._places = places
+        self._places = {}
+        if rows:
+            self._places = place_probes(workload.values[rows.axis], turn, probes, seed)
+            prepared = placed(prepared, spec, self._places)
         self._use(prepared)
-        return places
+        return self._places
 
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
@@ -343,7 +344,7 @@ class Verifier:
         if rows is not None:
             views = [(slot.name, self._view(slot)) for slot in slots if slot.name in rows.outputs]
             return tuple(
-                (probe, digest(self._xp, (row_of(rows, spec, *of, place) for of in views)))
+                (probe, digest(self._xp, (row_of(spec, *of, place) for of in views)))
                 for probe, place in self._places.items()
             )
         repeating = (self._bytes(s) for s in slots if spec.argument(s.name).deterministic)

@@ -11,7 +11,15 @@ import pytest
 
 from tuner.device.inputs import NORMAL, same_seed
 from tuner.device.layout import lay_out
-from tuner.device.verify.rows import PROBES, join_digests, place_probes
+from tuner.device.verify.rows import (
+    MORE_PROBES,
+    PROBES,
+    TURNS,
+    count_probes,
+    count_turns,
+    join_digests,
+    place_probes,
+)
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.kernel import Invariance, KernelSpec, Workload
 
@@ -23,18 +31,25 @@ ARGUMENTS = (
 )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 33, 2048])
-def test_each_probe_is_first_and_last_once_and_elsewhere_between_others(size: int) -> None:
-    turns = [place_probes(size, turn, 7) for turn in range(PROBES)]
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 33, 2048])
+def test_each_probe_has_a_row_the_first_and_last_rows_have_some_and_turns_differ(size: int) -> None:
+    probes = 16
+    turns = [place_probes(size, n, probes, 7) for n in range(count_turns(size, probes))]
+    assert {probe for places in turns for probe in places} == {*range(probes)}
     for places in turns:
-        assert len(places) == len({*places.values()}) == min(size, PROBES)
+        assert len(places) == len({*places.values()}) == min(size, probes)
         assert {0, size - 1} <= {*places.values()} <= {*range(size)}
-    for edge in (0, size - 1):
-        first = [next(p for p, place in places.items() if place == edge) for places in turns]
-        assert sorted(first) == [*range(PROBES)]
-    assert turns == [place_probes(size, turn, 7) for turn in range(PROBES)]
-    if size > PROBES + 1:
-        assert turns != [place_probes(size, turn, 8) for turn in range(PROBES)]
+    assert len({tuple(places.items()) for places in turns}) == len(turns) >= TURNS
+    assert turns == [place_probes(size, n, probes, 7) for n in range(len(turns))]
+    assert turns != [place_probes(size, n, probes, 8) for n in range(len(turns))]
+
+
+def test_there_are_more_probes_where_they_are_newly_drawn_and_no_more_than_rows(make_spec) -> None:
+    rows, few, many = Invariance("T", ("y",), 1), Workload.of({"T": 8}), Workload.of({"T": 300})
+    spec = replace(make_spec(*ARGUMENTS), invariant=rows, tuned=(few,))
+    assert [count_probes(rows, spec, seed) for seed in (None, 7)] == [8, 8]
+    spec = replace(spec, edge_cases=(many,))
+    assert [count_probes(rows, spec, seed) for seed in (None, 7)] == [PROBES, MORE_PROBES]
 
 
 class Rows:
@@ -57,7 +72,7 @@ class Rows:
         self.layout = lay_out(self.spec, workload.values)
         self.verifier.open_arena(workload, self.layout)
         turns = []
-        for turn in range(PROBES):
+        for turn in range(count_turns(size, count_probes(self.spec.invariant, self.spec, seed))):
             self.verifier.prepare_same(workload, NORMAL, seed, turn)
             kernel(self)
             turns.append(dict(self.verifier.digest()))
@@ -116,11 +131,11 @@ def test_weights_are_shared_and_neighbours_are_not(make_spec) -> None:
         multiply(rows)
         seen.append((rows.stored("w").copy(), rows.stored("x").copy()))
 
-    rows.told(8, keep)
     rows.told(33, keep)
+    rows.told(40, keep)
     assert all(np.array_equal(a[0], b[0]) for a, b in pairwise(seen))
     first, last = seen[0][1], seen[-1][1]
-    places = place_probes(8, 0, same_seed(Workload(()))).values()
+    places = place_probes(33, 0, PROBES, same_seed(Workload(()))).values()
     others = [row for n, row in enumerate(first) if n not in places]
     assert not any((row == last).all(axis=1).any() for row in others)
 
