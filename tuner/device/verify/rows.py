@@ -12,23 +12,24 @@ from tuner.device.inputs import Prepared
 from tuner.device.layout import lay_out
 from tuner.device.verify.answers import Answers
 from tuner.device.verify.bits import DIGEST_DIGITS
-from tuner.model.kernel import Invariance, KernelSpec
+from tuner.model.kernel import Invariance, KernelSpec, Workload
 
-# Of an output in 16 bits few elements show another order of accumulation: of an rmsnorm's, which
-# scales a row by one number, one in 65,000. So many rows are the same in every run, and are drawn
-# from a seed; each lies in at least one of so many turns.
-PROBES, MORE_PROBES, TURNS = 16, 64, 4
+# So many rows are the same for all, in at least so many turns. Of an output in 16 bits few elements
+# show another order: of an rmsnorm's, which scales a row by one number, one in 30,000.
+PROBES, TURNS = 64, 4
 
 
-def count_probes(rows: Invariance, spec: KernelSpec, seed: int | None) -> int:
+def count_probes(rows: Invariance, spec: KernelSpec) -> int:
     """Say how many rows are probes: no more than the largest size that the file lists has."""
     sizes = [one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)]
-    return min(PROBES if seed is None else MORE_PROBES, max(sizes, default=PROBES))
+    return min(PROBES, max(sizes, default=PROBES))
 
 
-def count_turns(size: int, probes: int) -> int:
-    """Say in how many turns every probe has had a row."""
-    return max(TURNS, -(-probes // size))
+def count_turns(rows: Invariance, spec: KernelSpec, workload: Workload) -> int:
+    """Say in how many turns every probe has had two rows, or one where it is alone."""
+    size = workload.values[rows.axis]
+    turns = -(-count_probes(rows, spec) // size)
+    return turns if size == 1 else max(TURNS, 2 * turns)
 
 
 def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]:
@@ -43,17 +44,15 @@ def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]
     return {order[(first + n) % probes]: place for n, place in enumerate(places)}
 
 
-def draw_probes(
-    answers: Answers, spec: KernelSpec, others: Prepared, seed: int, probes: int
-) -> Prepared:
+def draw_probes(answers: Answers, spec: KernelSpec, others: Prepared, seed: int) -> Prepared:
     """Take what rows share, and the probes, from one draw for all sizes, `others` from their own.
 
     The draw has a size that the file lists: `inputs()` may refuse others.
     """
     assert spec.invariant is not None
-    rows, workload = spec.invariant, others.workload
+    rows, probes = spec.invariant, count_probes(spec.invariant, spec)
     listed = {one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)} or {probes}
-    few = rows.sized(workload, min(n for n in listed if n >= probes))
+    few = rows.sized(others.workload, min(n for n in listed if n >= probes))
     drawn = answers.draw(few, others.kind, seed, lay_out(spec, few.values)).inputs
     own = {name: a for name, a in drawn.items() if rows.dimension(spec.argument(name)) is not None}
     shared = {name: array for name, array in drawn.items() if name not in own}

@@ -38,7 +38,7 @@ from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, st
 from tuner.device.verify.accuracy import draws_of
 from tuner.device.verify.outputs import is_inexact, merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
-from tuner.device.verify.rows import count_probes, count_turns, join_digests
+from tuner.device.verify.rows import count_turns, join_digests
 from tuner.device.verify.verifier import Whose
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
@@ -414,10 +414,8 @@ class VerifiedDevice(Device):
         Of invariant rows that is what several turns made of the same ones.
         """
         workload, orders, rows = program.workload, self._runner.orders(), self._spec.invariant
-        told, turns = dict[int, tuple[str, int]](), 1
-        if rows:
-            turns = count_turns(workload.values[rows.axis], count_probes(rows, self._spec, seed))
-        for turn in range(turns):
+        told: dict[int, tuple[str, int]] = {}
+        for turn in range(count_turns(rows, self._spec, workload) if rows else 1):
             places = self._ask("prepare_same", workload, kind, seed, turn)
             self._run_once(program, next(orders), nan=kind != NONFINITE)
             for probe, bits in self._ask("digest"):

@@ -185,18 +185,18 @@ class Verifier:
         which. What was made of them is not verified: `digest` tells its bits.
         """
         spec, rows, prepared = self._spec, self._spec.invariant, self._same
-        probes = count_probes(rows, spec, seed) if rows else 0
         seed = same_seed(spec.problem_of(workload)) if seed is None else seed
         if prepared is None or (prepared.kind, prepared.seed) != (kind, seed):
             own = seed ^ same_seed(workload) if rows else seed
             prepared = self._drawn(workload, kind, own)
             if rows:
-                prepared = draw_probes(self._answers, spec, prepared, seed, probes)
+                prepared = draw_probes(self._answers, spec, prepared, seed)
         fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
         self._same = prepared if fits and not self._frugal else None
         self._places = {}
         if rows:
-            self._places = place_probes(workload.values[rows.axis], turn, probes, seed)
+            size, probes = workload.values[rows.axis], count_probes(rows, spec)
+            self._places = place_probes(size, turn, probes, seed)
             prepared = placed(prepared, spec, self._places)
         self._use(prepared)
         return self._places
