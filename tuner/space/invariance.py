@@ -28,8 +28,17 @@ def read_invariance(
         remedy = f"name the outputs whose rows it counts: {', '.join(outputs)}"
         raise document.error(f"`{axis}` has no outputs", INVARIANT, axis, remedy=remedy)
     for n, name in enumerate(names):
-        if wrong := _refuse_output(rows, name, outputs):
-            raise document.error(wrong[0], INVARIANT, axis, n, remedy=wrong[1])
+        if name not in outputs:
+            message, remedy = f"`{name}` is not an output", f"outputs: {', '.join(outputs)}"
+        elif rows.dimension(outputs[name]) is None:
+            message = f"{_written(outputs[name])} has no rows of `{axis}`"
+            remedy = "leave it out, or name an axis that is one of its dimensions"
+        elif not outputs[name].deterministic:
+            message = f"the bits of `{name}` may differ from call to call (`deterministic: false`)"
+            remedy = "require them to repeat, or leave it out of `invariant`"
+        else:
+            continue
+        raise document.error(message, INVARIANT, axis, n, remedy=remedy)
     if all(rows.dimension(outputs[name]) for name in names):
         message = f"`{axis}` is no batch: {', '.join(_written(outputs[name]) for name in names)}"
         leading = dict.fromkeys(outputs[name].shape[0].text for name in names)
@@ -38,20 +47,6 @@ def read_invariance(
     for argument in arguments:
         _check_rows(document, rows, argument)
     return rows
-
-
-def _refuse_output(
-    rows: Invariance, name: str, outputs: dict[str, Argument]
-) -> tuple[str, str] | None:
-    if name not in outputs:
-        return f"`{name}` is not an output", f"outputs: {', '.join(outputs)}"
-    if rows.dimension(outputs[name]) is None:
-        message = f"{_written(outputs[name])} has no rows of `{rows.axis}`"
-        return message, "leave it out, or name an axis that is one of its dimensions"
-    if not outputs[name].deterministic:
-        message = f"the bits of `{name}` may differ from call to call (`deterministic: false`)"
-        return message, "require them to repeat, or leave it out of `invariant`"
-    return None
 
 
 def _check_rows(document: Document, rows: Invariance, argument: Argument) -> None:

@@ -190,7 +190,8 @@ class Evaluator:
         for other in pending.sizes:
             made = self.ready(other)
             if isinstance(made, Program):
-                self._rows[other.workload, other.config] = self.device.bits(made)
+                with suppress(OutOfMemory):  # nothing is known of it there
+                    self._rows[other.workload, other.config] = self.device.bits(made)
         for size in self.kept.sizes.get(self.spec.problem_of(pending.workload), ()):
             told = self._rows.get((size, pending.config))
             if told is not None and told.status is not Status.CORRECT:

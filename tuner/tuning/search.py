@@ -266,25 +266,21 @@ class Search:
         if spec.invariant is None or kept.bits or self._plan.config.surveyed is not None:
             return
         pools = {one: self._pools[one] for one in self._workloads if one not in self._run.skipped}
-
         left = {one: max(CLASSES, budget_of(self._plan, pool) // 2) for one, pool in pools.items()}
 
         def trials() -> list[Trial]:
             return self._session.trials(self._plan.candidate)
 
-        def try_some(wanted: Iterable[tuple[Workload, Config]]) -> None:
-            """Try what comes first, as long as a workload's extra budget lasts."""
-            chosen = []
+        def within(wanted: Iterable[tuple[Workload, Config]]) -> Iterator[tuple[Workload, Config]]:
             for workload, config in wanted:
                 if left[workload]:
                     left[workload] -= 1
-                    chosen.append((workload, config))
-            self._try_all(chosen, extra=True)
+                    yield workload, config
 
-        try_some(list_class_members(trials(), pools, spec, CONFIGS))
+        self._try_all(within(list_class_members(trials(), pools, spec, CONFIGS)), extra=True)
         choose_bits(self._run)
-        try_some(list_class_members(trials(), pools, spec, CHOSEN))
-        try_some(next_to_the_best(trials(), pools))
+        self._try_all(within(list_class_members(trials(), pools, spec, CHOSEN)), extra=True)
+        self._try_all(within(next_to_the_best(trials(), pools)), extra=True)
 
     def _try_all(
         self, wanted: Iterable[tuple[Workload, Config]], *, extra: bool = False

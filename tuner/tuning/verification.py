@@ -236,12 +236,9 @@ class Verification:
             most = largest.values[rows.axis]
             drawn = {round(most ** secrets.SystemRandom().random()) for _ in range(DRAWN_SIZES)}
             sizes = [rows.sized(largest, n) for n in sorted({*ROWS, *drawn}) if n <= most]
-            taken = [
-                one
-                for one in sizes
-                if not (on_cpu and spec.footprint_bytes(one) > LARGEST_HOST_BYTES)
-                and (one in listed or takes(one))
-            ]
+            if on_cpu:
+                sizes = [one for one in sizes if spec.footprint_bytes(one) <= LARGEST_HOST_BYTES]
+            taken = [one for one in sizes if one in listed or takes(one)]
             self._sizes[problem] = taken
             kept.sizes[problem] = tuple(one for one in taken if one.values[rows.axis] in ROWS)
 
