@@ -103,6 +103,28 @@ def test_what_it_costs_is_said_of_all_sizes(run):
     assert counts[Status.OTHER_BITS] == 2 * 15
 
 
+def test_it_costs_what_a_config_would_be_faster_by_whose_rows_vary(run):
+    def bits_of(program, _):
+        varies = program.config is not None and program.config["items"] == 8
+        return "!" if varies else ""
+
+    def of(session):
+        trials = session.trials()
+        return from_session(session), [t for t in trials if t.status is Status.NOT_INVARIANT]
+
+    class Timed(RowsDevice):
+        def run(self, program, **options):
+            outcome = SimulatedDevice.run(self, program, **options)
+            return replace(self.bits(program), measurement=outcome.measurement)
+
+    data, varying = run(Timed(bits_of=bits_of), of)
+    assert {one.config["items"] for one in varying} == {8}
+    # 13 us and 24 us are left of 10 and 20: two sizes, as the search has timed them.
+    first, second, *_ = bits_lines(data)
+    assert first == "what reproducibility costs here: 24.9%; most on N=1000: 30.0%"
+    assert second.startswith("of 4 configs rows are not invariant, so of block=")
+
+
 def test_a_search_that_tries_few_measures_the_chosen_class_at_every_size(run):
     def fewest_threads(program):
         return faster_with_few_items_on_few_rows(program) + program.launches[0].threads / 1e4

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
+from typing import Any
 
 from tuner.device.encoding import Array
 from tuner.device.inputs import Prepared
 from tuner.device.layout import lay_out
 from tuner.device.verify.answers import Answers
-from tuner.device.verify.bits import DIGEST_DIGITS
 from tuner.model.kernel import Invariance, KernelSpec, Workload
 
 # So many rows are the same for all, in at least so many turns. Of an output in 16 bits few elements
@@ -59,25 +58,19 @@ def draw_probes(answers: Answers, spec: KernelSpec, others: Prepared, seed: int)
     return replace(others, seed=seed, inputs=others.inputs | shared, probes=own)
 
 
-def placed(prepared: Prepared, spec: KernelSpec, places: Mapping[int, int]) -> Prepared:
+def placed(xp: Any, prepared: Prepared, spec: KernelSpec, places: Mapping[int, int]) -> Prepared:
     """Put probes into their rows."""
-    inputs = dict(prepared.inputs)
+    inputs, (probes, rows) = (
+        dict(prepared.inputs),
+        map(xp.asarray, zip(*places.items(), strict=True)),
+    )
     for name, drawn in prepared.probes.items():
         inputs[name] = inputs[name].copy()
-        for probe, place in places.items():
-            row_of(spec, name, inputs[name], place)[...] = row_of(spec, name, drawn, probe)
+        rows_of(xp, spec, name, inputs[name])[rows] = rows_of(xp, spec, name, drawn)[probes]
     return replace(prepared, inputs=inputs)
 
 
-def row_of(spec: KernelSpec, name: str, values: Array, place: int) -> Array:
-    """View one row of an array, in the dimension that counts them."""
+def rows_of(xp: Any, spec: KernelSpec, name: str, values: Array) -> Array:
+    """View an array with the dimension that counts rows as its first."""
     assert spec.invariant is not None
-    dimension = spec.invariant.dimension(spec.argument(name))
-    assert dimension is not None
-    return values[(*(slice(None),) * dimension, slice(place, place + 1))]
-
-
-def join_digests(rows: Mapping[int, str]) -> str:
-    """Make one digest of those of all probes."""
-    told = "".join(rows[probe] for probe in sorted(rows))
-    return sha256(told.encode()).hexdigest()[:DIGEST_DIGITS]
+    return xp.moveaxis(values, spec.invariant.dimension(spec.argument(name)), 0)

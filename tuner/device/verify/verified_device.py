@@ -36,9 +36,10 @@ from tuner.device.inputs import (
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.accuracy import draws_of
+from tuner.device.verify.bits import join_digests
 from tuner.device.verify.outputs import is_inexact, merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
-from tuner.device.verify.rows import count_turns, join_digests
+from tuner.device.verify.rows import count_turns
 from tuner.device.verify.verifier import Whose
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
@@ -423,7 +424,7 @@ class VerifiedDevice(Device):
                 if before != bits and rows:
                     where = f"row {places[probe]} of {workload.values[rows.axis]}"
                     return "", f"{where} {BITS_DIFFER} than as row {place}, beside other rows"
-        whole = {probe: bits for probe, (bits, _) in told.items()}
+        whole = [told[probe][0] for probe in sorted(told)]
         return (join_digests(whole) if rows else whole[0]), ""
 
     def _peer_verdict(self, program: Program) -> Correctness:

@@ -29,7 +29,7 @@ from tuner.device.reference import (
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.answers import Answers
-from tuner.device.verify.bits import digest
+from tuner.device.verify.bits import digest, digest_rows
 from tuner.device.verify.doubt import Moved, is_either, widen
 from tuner.device.verify.on_gpu import Output, look
 from tuner.device.verify.outputs import (
@@ -39,7 +39,7 @@ from tuner.device.verify.outputs import (
     zeros_pass,
 )
 from tuner.device.verify.reductions import is_all, is_any
-from tuner.device.verify.rows import count_probes, draw_probes, place_probes, placed, row_of
+from tuner.device.verify.rows import count_probes, draw_probes, place_probes, placed, rows_of
 from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
@@ -197,7 +197,7 @@ class Verifier:
         if rows:
             size, probes = workload.values[rows.axis], count_probes(rows, spec)
             self._places = place_probes(size, turn, probes, seed)
-            prepared = placed(prepared, spec, self._places)
+            prepared = placed(self._xp, prepared, spec, self._places)
         self._use(prepared)
         return self._places
 
@@ -342,11 +342,10 @@ class Verifier:
         spec, rows = self._spec, self._spec.invariant
         slots = self._layout.with_role("output", "inout")
         if rows is not None:
-            views = [(slot.name, self._view(slot)) for slot in slots if slot.name in rows.outputs]
-            return tuple(
-                (probe, digest(self._xp, (row_of(spec, *of, place) for of in views)))
-                for probe, place in self._places.items()
-            )
+            xp, places = self._xp, self._xp.asarray([*self._places.values()])
+            named = ((slot.name, self._view(slot)) for slot in slots if slot.name in rows.outputs)
+            digests = digest_rows(xp, (rows_of(xp, spec, *output)[places] for output in named))
+            return tuple(zip(self._places, digests, strict=True))
         repeating = (self._bytes(s) for s in slots if spec.argument(s.name).deterministic)
         return ((0, digest(self._xp, repeating)),)
 

@@ -48,11 +48,13 @@ class BitClass:
 class WorkloadClasses:
     """The classes on one workload: the one that is kept first, then the fastest.
 
-    Without invariant rows it is the default's.
+    Without invariant rows it is the default's. What is right and has varying rows is of no class:
+    the best of that takes `varying_us`.
     """
 
     workload: Workload
     classes: tuple[BitClass, ...]
+    varying_us: float | None = None
 
     @property
     def configs(self) -> int:
@@ -66,7 +68,8 @@ class WorkloadClasses:
     @property
     def cost(self) -> float | None:
         """How much slower the class that is kept is at its best than any; None where not known."""
-        times = [one.best_us for one in self.classes if one.best_us is not None]
+        known = (self.varying_us, *(one.best_us for one in self.classes))
+        times = [time_us for time_us in known if time_us is not None]
         if self.kept is None or self.kept.best_us is None:
             return None
         return self.kept.best_us / min(times) - 1.0
@@ -115,7 +118,9 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
         kept = WorkloadClasses(workload, tuple(made)).kept
         made.sort(key=lambda one: (one is not kept, one.best_us or float("inf"), -one.configs))
         if made:
-            found.append(WorkloadClasses(workload, tuple(made)))
+            varying = (one for one in trials if one.status is Status.NOT_INVARIANT)
+            times_us = (one.measurement.median_us for one in varying if one.measurement)
+            found.append(WorkloadClasses(workload, tuple(made), min(times_us, default=None)))
     return tuple(found)
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from tuner.device.inputs import NORMAL, same_seed
 from tuner.device.layout import lay_out
+from tuner.device.verify.bits import join_digests
 from tuner.device.verify.rows import (
     PROBES,
     TURNS,
     count_probes,
     count_turns,
-    join_digests,
     place_probes,
 )
 from tuner.device.verify.verifier import HostMemory, Verifier
@@ -96,7 +96,7 @@ def joined(turns: list[dict[int, str]]) -> str:
     for turn in turns:
         for probe, bits in turn.items():
             assert told.setdefault(probe, bits) == bits
-    return join_digests(told)
+    return join_digests(told[probe] for probe in sorted(told))
 
 
 def test_rows_have_the_same_bits_at_all_sizes_where_they_stand_alone(make_spec: MakeSpec) -> None:
