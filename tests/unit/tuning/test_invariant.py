@@ -125,6 +125,15 @@ def test_it_costs_what_a_config_would_be_faster_by_whose_rows_vary(run):
     assert second.startswith("of 4 configs rows are not invariant, so of block=")
 
 
+def test_no_config_is_judged_by_the_best_of_another_class(run):
+    class Stopping(RowsDevice):
+        def run(self, program, *, incumbent_us=None, **options):
+            assert incumbent_us is None
+            return super().run(program, **options)
+
+    assert len(run(Stopping())) == 3
+
+
 def test_a_search_that_tries_few_measures_the_chosen_class_at_every_size(run):
     def fewest_threads(program):
         return faster_with_few_items_on_few_rows(program) + program.launches[0].threads / 1e4

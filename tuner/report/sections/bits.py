@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from math import comb
+from dataclasses import dataclass, replace
+from math import comb, inf
 from statistics import geometric_mean
 
 from tuner.dispatch.evidence import find_wrong_variants
@@ -48,12 +48,13 @@ class BitClass:
 class WorkloadClasses:
     """The classes on one workload: the one that is kept first, then the fastest.
 
-    Without invariant rows it is the default's. What is right and has varying rows is of no class:
-    the best of that takes `varying_us`.
+    It is the default's, or the chosen one of invariant `rows`. What is right and has varying rows
+    is of no class: the best of that takes `varying_us`.
     """
 
     workload: Workload
     classes: tuple[BitClass, ...]
+    rows: bool = False
     varying_us: float | None = None
 
     @property
@@ -62,8 +63,8 @@ class WorkloadClasses:
 
     @property
     def kept(self) -> BitClass | None:
-        default = next((one for one in self.classes if one.is_default), None)
-        return next((one for one in self.classes if one.is_chosen), default)
+        kept = (one for one in self.classes if (one.is_chosen if self.rows else one.is_default))
+        return next(kept, None)
 
     @property
     def cost(self) -> float | None:
@@ -115,12 +116,14 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
                     bits == data.kept_rows.get(workload.key),
                 )
             )
-        kept = WorkloadClasses(workload, tuple(made)).kept
-        made.sort(key=lambda one: (one is not kept, one.best_us or float("inf"), -one.configs))
+        varying = (one for one in trials if one.status is Status.NOT_INVARIANT)
+        times_us = (one.measurement.median_us for one in varying if one.measurement)
+        of = WorkloadClasses(
+            workload, tuple(made), bool(data.kept_rows), min(times_us, default=None)
+        )
+        made.sort(key=lambda one: (one is not of.kept, one.best_us or inf, -one.configs))
         if made:
-            varying = (one for one in trials if one.status is Status.NOT_INVARIANT)
-            times_us = (one.measurement.median_us for one in varying if one.measurement)
-            found.append(WorkloadClasses(workload, tuple(made), min(times_us, default=None)))
+            found.append(replace(of, classes=tuple(made)))
     return tuple(found)
 
 
@@ -166,6 +169,8 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
                 said[-1] += ", which is the baseline's too"
             elif on.workload.key in data.baseline_bits:
                 said[-1] += ", the baseline has other bits"
+        elif data.kept_rows:
+            said.append(f"none in {own}: that of the nearest size serves")
         if on.cost is not None and not data.on_cpu:
             slower = f"its best is {on.cost:.1%} slower than the best of all"
             said.append(slower if on.cost else "the fastest of all is one of them")
