@@ -27,9 +27,9 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_175,
+    "core": 45_775,
     "runtime": 2_240,
-    "export": 2_870,
+    "export": 2_875,
     "engines": 3_560,
     "draft": 15_465,
     "agents": 8_165,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 80_780,
-    "docs": 4_850,
+    "tests": 81_610,
+    "docs": 4_890,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import log
+from math import inf, log
 from statistics import fmean
 
 from tuner.model.config import Config, SearchSpace
@@ -20,6 +20,9 @@ _INVARIANT, _LEAVE_OUT = "`invariant`", "leave --keep-bits out"
 # Classes of a problem that are measured at all its sizes before one is chosen, those in front; of
 # each so many configs a size, and in the end of the chosen one.
 CLASSES, CONFIGS, CHOSEN = 6, 2, 12
+
+# Of one problem: the timed trials of each class at each size.
+Classes = dict[str, dict[Workload, list[Trial]]]
 
 
 def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
@@ -85,11 +88,11 @@ def choose_bits(run: Run) -> None:
     One that is known at more of them comes first. Raises `KernelError` for a problem of which no
     config has rows that are invariant, `DeviceError` where the device can't tell.
     """
-    spec, trials = run.plan.spec, run.session.trials(run.plan.candidate)
-    costs, kept = cost_classes(trials, spec), dict[str, str]()
+    spec, kept = run.plan.spec, dict[str, str]()
+    problems = group_classes(run.session.trials(run.plan.candidate), spec)
     for workload in run.plan.config.workloads:
-        if of := costs.get(spec.problem_of(workload)):
-            chosen = min(of, key=lambda bits: (-len(of[bits]), fmean(of[bits])))
+        if of := problems.get(spec.problem_of(workload)):
+            chosen = min(of, key=lambda bits: (-len(of[bits]), cost_of(of[bits], of)))
             run.candidates.kept.bits[workload] = kept[workload.key] = chosen
     for workload in run.plan.tuned:
         if workload.key not in kept and workload not in run.skipped:
@@ -97,24 +100,24 @@ def choose_bits(run: Run) -> None:
     run.session.record_event(BitsKept(0, kept))
 
 
-def cost_classes(
-    trials: Iterable[Trial], spec: KernelSpec
-) -> dict[Workload, dict[str, list[float]]]:
-    """Tell what each class of a problem costs at each size where it is known.
+def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, Classes]:
+    """Group timed trials by the problem, their bits and the size, the fastest first."""
+    problems: dict[Workload, Classes] = {}
+    for trial in fastest(trials):
+        if bits := bits_of(trial):
+            classes = problems.setdefault(spec.problem_of(trial.workload), {})
+            classes.setdefault(bits, {}).setdefault(trial.workload, []).append(trial)
+    return problems
 
-    That is the logarithm of its best time over the best of all there; sizes count alike.
-    """
-    best: dict[Workload, dict[str, float]] = {}
-    for trial in trials:
-        if (bits := bits_of(trial)) and trial.time_us is not None:
-            of = best.setdefault(trial.workload, {})
-            of[bits] = min(trial.time_us, of.get(bits, trial.time_us))
-    costs: dict[Workload, dict[str, list[float]]] = {}
-    for workload, of in best.items():
-        classes = costs.setdefault(spec.problem_of(workload), {})
-        for bits, time_us in of.items():
-            classes.setdefault(bits, []).append(log(time_us / min(of.values())))
-    return costs
+
+def cost_of(sizes: Mapping[Workload, Sequence[Trial]], classes: Classes) -> float:
+    """Take the mean, over the sizes of a class, of the logarithm of its best time over any's."""
+
+    def best_us(of: Mapping[Workload, Sequence[Trial]], workload: Workload) -> float:
+        return (of[workload][0].time_us or inf) if workload in of else inf
+
+    ratios = (best_us(sizes, w) / min(best_us(of, w) for of in classes.values()) for w in sizes)
+    return fmean(map(log, ratios))
 
 
 def list_class_members(
@@ -125,17 +128,12 @@ def list_class_members(
     Of the classes that cost least so far, and of each so many of the fastest at every size.
     """
     tried = {(trial.workload, trial.config) for trial in trials}
-    best: dict[tuple[Workload, str], dict[Workload, list[Config]]] = {}
-    for trial in fastest(trials):
-        sizes = best.setdefault((spec.problem_of(trial.workload), bits_of(trial)), {})
-        sizes.setdefault(trial.workload, []).append(trial.config)
-    costs = cost_classes(trials, spec)
+    problems = group_classes(trials, spec)
     for workload, pool in pools.items():
-        problem = spec.problem_of(workload)
-        of = costs.get(problem, {})
-        for bits in sorted(of, key=lambda bits: fmean(of[bits]))[:CLASSES]:
-            members = (config for at in best[problem, bits].values() for config in at[:most])
-            left = (one for one in dict.fromkeys(members) if one in pool)
+        of = problems.get(spec.problem_of(workload), {})
+        for bits in sorted(of, key=lambda bits: cost_of(of[bits], of))[:CLASSES]:
+            members = dict.fromkeys(one.config for at in of[bits].values() for one in at[:most])
+            left = (config for config in members if config in pool)
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 
 

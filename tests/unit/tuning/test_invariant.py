@@ -20,7 +20,7 @@ from tuner.model.trial import Correctness, Status
 from tuner.report.data import from_session
 from tuner.report.sections.bits import bits_json, bits_lines
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.keep_bits import cost_classes
+from tuner.tuning.keep_bits import group_classes
 from tuner.tuning.verification import BITS, ROWS
 
 SMALL, LARGE = Workload.of({"N": 1000}), Workload.of({"N": 100_000})
@@ -296,10 +296,10 @@ def test_a_recording_without_digests_says_what_to_do(recorded, run, make_plan, s
 def test_classes_of_two_problems_have_nothing_to_do_with_each_other(make_plan, space, run):
     trials, spec = run(RowsDevice(), lambda s: s.trials()), make_plan().spec
     kept = [one for one in trials if one.status is Status.CORRECT]
-    (problem,) = cost_classes(kept, spec)
+    (problem,) = group_classes(kept, spec)
     assert problem == Workload(())
     apart = replace(spec, invariant=None)
-    assert {*cost_classes(kept, apart)} == {SMALL, LARGE}
+    assert {*group_classes(kept, apart)} == {SMALL, LARGE}
 
 
 def test_verifying_a_session_asks_for_the_class_again(run, make_plan, make_session, compiler):
