@@ -16,6 +16,7 @@ from tuner.model.trial import Status
 from tuner.session.session import Session
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+ROOT = Path(__file__).parents[2]
 TRICKS = [name for name in ORDERS if name != "alone"]
 FLAGS = ("--device", "host", "--searcher", "exhaustive", "--no-mutants")
 
@@ -90,8 +91,38 @@ def test_the_json_object_the_report_and_the_tuned_files_say_so(session: Path) ->
         assert first.endswith(", with rows of the same bits at every size")
 
 
+def test_an_rmsnorm_whose_block_decides_its_bits_comes_to_one_class(tmp_path: Path) -> None:
+    text = (ROOT / "search_spaces/portable/rmsnorm.cu.yaml").read_text(encoding="utf-8")
+    before, _, after = text.partition("workloads:")
+    _, _, after = after.partition("min_bytes:")
+    sizes = "workloads: {tuned: [{T: 1, H: 516}, {T: 40, H: 516}], held_out: [{T: 9, H: 516}]}"
+    text = f"{before}{sizes}\nmin_bytes:{after}invariant: {{T: [out]}}\n"
+    text = text.replace("[64, 128, 256, 512, 1024]", "[64, 128]").replace("256, vec", "64, vec")
+    text = text.replace("keep_row: [false, true]", "keep_row: [false]")
+    space = tmp_path / "rmsnorm.yaml"
+    space.write_text(text.replace("../../", f"{ROOT}/"), encoding="utf-8")
+    kernel = ROOT / "kernels/portable/rmsnorm.cu"
+    words = [kernel, "--space", space, "--session", tmp_path / "session", *FLAGS]
+    done = CliRunner().invoke(cli, [str(word) for word in words], prog_name="tune")
+    assert done.exit_code == 0, done.stderr
+    with Session.open(tmp_path / "session", read_only=True) as opened:
+        results, trials, kept = opened.results(), opened.trials(), opened.kept_rows
+    right = [one for one in trials if one.status in (Status.CORRECT, Status.OTHER_BITS)]
+    classes = {
+        workload: {one.correctness.bits for one in right if one.workload == workload}
+        for workload in {one.workload for one in right}
+    }
+    assert len({frozenset(of) for of in classes.values()}) == 1, "the same at every size"
+    assert len(classes.popitem()[1]) > 1, "its block and its vectors decide"
+    (bits,) = {*kept.values()}
+    winners = {one.variant for one in results}
+    assert len(results) == 3
+    assert {one.correctness.bits for one in right if one.variant in winners} == {bits}
+
+
 def test_keep_bits_keeps_the_default_configs_rows(tmp_path: Path) -> None:
-    done = tune(row_sums(tmp_path, "alone"), tmp_path / "session", "--keep-bits")
+    kernel = row_sums(tmp_path, "alone", edit=("block: [32, 64]", "block: [32]"))
+    done = tune(kernel, tmp_path / "session", "--keep-bits")
     assert done.exit_code == 0, done.stderr
     with Session.open(tmp_path / "session", read_only=True) as opened:
         results, kept = opened.results(), opened.kept_rows
