@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 81_610,
+    "tests": 81_640,
     "docs": 4_890,
 }
 

@@ -223,14 +223,13 @@ class SessionDispatch:
 
     def _offers(self, workload: Workload) -> Offers:
         compared = self.evidence.get(workload, ())
-        kept = self._keeps_rows
-        if not compared or not (compared[0].proved or kept):
+        offered = [one for one in compared if one.proved or self._keeps_rows]
+        if compared[:1] != tuple(offered[:1]):
             return {}
-        offered = (v.variant if v.proved or kept else None for v in compared)
-        kernels = [self._kernel_of(workload, variant) if variant else None for variant in offered]
+        kernels = (self._kernel_of(workload, one.variant) for one in offered)
         return {
             kernel: (comparison, comparison.ratio / compared[0].ratio)
-            for kernel, comparison in zip(kernels, compared, strict=True)
+            for kernel, comparison in zip(kernels, offered, strict=True)
             if kernel is not None
         }
 

@@ -43,7 +43,9 @@ def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]
     return {order[(first + n) % probes]: place for n, place in enumerate(places)}
 
 
-def draw_probes(answers: Answers, spec: KernelSpec, others: Prepared, seed: int) -> Prepared:
+def draw_probes(
+    xp: Any, answers: Answers, spec: KernelSpec, others: Prepared, seed: int
+) -> Prepared:
     """Take what rows share, and the probes, from one draw for all sizes, `others` from their own.
 
     The draw has a size that the file lists: `inputs()` may refuse others.
@@ -53,8 +55,8 @@ def draw_probes(answers: Answers, spec: KernelSpec, others: Prepared, seed: int)
     listed = {one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)} or {probes}
     few = rows.sized(others.workload, min(n for n in listed if n >= probes))
     drawn = answers.draw(few, others.kind, seed, lay_out(spec, few.values)).inputs
-    own = {name: a for name, a in drawn.items() if rows.dimension(spec.argument(name)) is not None}
-    shared = {name: array for name, array in drawn.items() if name not in own}
+    shared = {n: a for n, a in drawn.items() if rows.dimension(spec.argument(n)) is None}
+    own = {n: rows_of(xp, spec, n, a)[:probes].copy() for n, a in drawn.items() if n not in shared}
     return replace(others, seed=seed, inputs=others.inputs | shared, probes=own)
 
 
@@ -66,7 +68,7 @@ def placed(xp: Any, prepared: Prepared, spec: KernelSpec, places: Mapping[int, i
     )
     for name, drawn in prepared.probes.items():
         inputs[name] = inputs[name].copy()
-        rows_of(xp, spec, name, inputs[name])[rows] = rows_of(xp, spec, name, drawn)[probes]
+        rows_of(xp, spec, name, inputs[name])[rows] = drawn[probes]
     return replace(prepared, inputs=inputs)
 
 

@@ -190,7 +190,7 @@ class Verifier:
             own = seed ^ same_seed(workload) if rows else seed
             prepared = self._drawn(workload, kind, own)
             if rows:
-                prepared = draw_probes(self._answers, spec, prepared, seed)
+                prepared = draw_probes(self._xp, self._answers, spec, prepared, seed)
         fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
         self._same = prepared if fits and not self._frugal else None
         self._places = {}
