@@ -92,7 +92,7 @@ class Program:
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
     names an installed implementation of the operator, which has no cubin and no launches
     (tuner/device/reference.py). `scratch` is what the config chose. With `tell_bits` a verdict says
-    which bits it makes, for one more run (`Correctness.bits`).
+    which bits it makes, for some more runs (`Correctness.bits`).
     """
 
     source_key: str

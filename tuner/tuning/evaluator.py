@@ -193,10 +193,10 @@ class Evaluator:
                 with suppress(OutOfMemory):  # nothing is known of it there
                     self._rows[other.workload, other.config] = self.device.bits(made)
         for size in self.kept.sizes.get(self.spec.problem_of(pending.workload), ()):
-            told = self._rows.get((size, pending.config))
-            if told is not None and told.status is not Status.CORRECT:
-                return told.status, f"on {size}: {told.reason}"
-            if told is not None and told.correctness and told.correctness.bits != bits:
+            outcome = self._rows.get((size, pending.config))
+            if outcome is not None and outcome.status is not Status.CORRECT:
+                return outcome.status, f"on {size}: {outcome.reason}"
+            if outcome and outcome.correctness and outcome.correctness.bits != bits:
                 reason = f"a row {BITS_DIFFER} on {pending.workload} than on {size}"
                 return Status.NOT_INVARIANT, reason
         if bits != self.kept.bits.get(pending.workload, bits):

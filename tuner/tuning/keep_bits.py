@@ -91,8 +91,9 @@ def choose_bits(run: Run) -> None:
     spec, kept = run.plan.spec, dict[str, str]()
     problems = group_classes(run.session.trials(run.plan.candidate), spec)
     for workload in run.plan.config.workloads:
-        if of := problems.get(spec.problem_of(workload)):
-            chosen = min(of, key=lambda bits: (-len(of[bits]), cost_of(of[bits], of)))
+        if classes := problems.get(spec.problem_of(workload)):
+            costs = {b: (-len(sizes), cost_of(sizes, classes)) for b, sizes in classes.items()}
+            chosen = min(costs, key=costs.__getitem__)
             run.candidates.kept.bits[workload] = kept[workload.key] = chosen
     for workload in run.plan.tuned:
         if workload.key not in kept and workload not in run.skipped:
@@ -130,9 +131,11 @@ def list_class_members(
     tried = {(trial.workload, trial.config) for trial in trials}
     problems = group_classes(trials, spec)
     for workload, pool in pools.items():
-        of = problems.get(spec.problem_of(workload), {})
-        for bits in sorted(of, key=lambda bits: cost_of(of[bits], of))[:CLASSES]:
-            members = dict.fromkeys(one.config for at in of[bits].values() for one in at[:most])
+        classes = problems.get(spec.problem_of(workload), {})
+        costs = {bits: cost_of(sizes, classes) for bits, sizes in classes.items()}
+        for bits in sorted(costs, key=costs.__getitem__)[:CLASSES]:
+            fastest_first = classes[bits].values()
+            members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])
             left = (config for config in members if config in pool)
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 

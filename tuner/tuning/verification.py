@@ -347,7 +347,7 @@ class Verification:
             sizes += [one for one in listed if spec.problem_of(one) == problem]
             sizes += self._sizes.get(problem, ())
         seed = self._seeds.setdefault(problem, secrets.randbits(62))
-        told = dict(self._bits.get(problem, {}))
+        bits_by_kind = dict(self._bits.get(problem, {}))
         for size in dict.fromkeys(sizes):
             made = self._ready(variant, self._start(size, variant))
             if isinstance(made, Outcome) and size != workload:
@@ -357,10 +357,10 @@ class Verification:
                 return replace(outcome, reason=f"on {size}: {outcome.reason}")
             verdict = outcome.correctness
             for kind, bits in zip(verdict.input_kinds, verdict.bits.split(), strict=True):
-                if told.setdefault(kind, bits) != bits:
+                if bits_by_kind.setdefault(kind, bits) != bits:
                     reason = f"on {size}, with inputs '{kind}' (seed {seed}): {other_bits(spec)}"
                     return Outcome(Status.INCORRECT, reason)
-        self._bits[problem] = told
+        self._bits[problem] = bits_by_kind
         return Outcome(Status.CORRECT)
 
     def _ready(self, variant: Variant, started: Pending | Outcome) -> Program | Outcome:

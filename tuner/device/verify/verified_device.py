@@ -138,14 +138,14 @@ class VerifiedDevice(Device):
     def bits(self, program: Program, seed: int | None = None) -> Outcome:
         def attempt() -> Outcome:
             self._enter(program)
-            kinds, told = (NORMAL,) if seed is None else self._kinds(program.workload), list[str]()
+            kinds = (NORMAL,) if seed is None else self._kinds(program.workload)
+            digests: list[str] = []
             for kind in kinds:
                 bits, fault = self._digest(program, kind, seed)
                 if fault:
                     return Outcome(Status.NOT_INVARIANT, fault)
-                told.append(bits)
-            verdict = Correctness(True, kinds, bits=" ".join(told))
-            return Outcome(Status.CORRECT, correctness=verdict)
+                digests.append(bits)
+            return _outcome(Correctness(True, kinds, bits=" ".join(digests)))
 
         return self._outcome_of(program, attempt)
 
@@ -415,16 +415,16 @@ class VerifiedDevice(Device):
         Of invariant rows that is what several turns made of the same ones.
         """
         workload, orders, rows = program.workload, self._runner.orders(), self._spec.invariant
-        told: dict[int, tuple[str, int]] = {}
+        digests: dict[int, tuple[str, int]] = {}
         for turn in range(count_turns(rows, self._spec, workload) if rows else 1):
             places = self._ask("prepare_same", workload, kind, seed, turn)
             self._run_once(program, next(orders), nan=kind != NONFINITE)
             for probe, bits in self._ask("digest"):
-                before, place = told.setdefault(probe, (bits, places.get(probe, 0)))
+                before, place = digests.setdefault(probe, (bits, places.get(probe, 0)))
                 if before != bits and rows:
                     where = f"row {places[probe]} of {workload.values[rows.axis]}"
                     return "", f"{where} {BITS_DIFFER} than as row {place}, beside other rows"
-        whole = [told[probe][0] for probe in sorted(told)]
+        whole = [digests[probe][0] for probe in sorted(digests)]
         return (join_digests(whole) if rows else whole[0]), ""
 
     def _peer_verdict(self, program: Program) -> Correctness:
