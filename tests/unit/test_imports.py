@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_240,
+    "core": 45_845,
     "runtime": 2_240,
-    "export": 2_870,
+    "export": 2_875,
     "engines": 3_560,
-    "draft": 15_485,
-    "agents": 8_205,
+    "draft": 15_495,
+    "agents": 8_220,
     "cpu": 4_435,
-    "backends": 2_900,
+    "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 80_920,
-    "docs": 4_850,
+    "tests": 81_810,
+    "docs": 4_890,
 }
 
 

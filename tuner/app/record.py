@@ -239,7 +239,10 @@ def _record_program(session: Session, trial: Trial) -> RecordedProgram:
     final = session.trial(INITIAL, trial.workload, trial.config, stage="finals")
     if final is not None and final.status is not Status.CORRECT:
         return _program(final.status, final.reason, None)
-    return _program(trial.status, trial.reason, trial.measurement, trial.correctness)
+    # Which bits are kept decides whoever plays it back.
+    status = Status.CORRECT if trial.status is Status.OTHER_BITS else trial.status
+    reason = "" if status is Status.CORRECT else trial.reason
+    return _program(status, reason, trial.measurement, trial.correctness)
 
 
 def _program(

@@ -38,7 +38,7 @@ from tuner.tuning.energy import EnergyStage, reserved_s
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.executor import short_switch_interval
 from tuner.tuning.finals import Finals
-from tuner.tuning.keep_bits import default_bits
+from tuner.tuning.keep_bits import keep_known_bits
 from tuner.tuning.progress import Moment, ProgressTracker
 from tuner.tuning.run import (
     Run,
@@ -178,8 +178,7 @@ def tune(
         run = replace(run, prepare=_measure_baselines(run))
         # Before anything is tried: a session with trials has been told already.
         warm = warm_seeds(knowledge, plan, session, evaluator, budgets)
-        if plan.config.keep_bits:
-            candidates.kept_bits.update(default_bits(run))
+        keep_known_bits(run)
         again = unsearched_workloads(session, plan.candidate)
         search_all(run, searches_left=1 + plan.config.rounds, warm=warm)
         if plan.config.surveyed is not None and (again or not session.results()):

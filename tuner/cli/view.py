@@ -452,6 +452,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         console.print(results_table(data.results, peers))
         console.print()
     reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
+    keeps_bits = data.keep_bits or data.kept_rows
     why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
     lines = [
         headline(data).headline,
@@ -468,7 +469,7 @@ def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bo
         *never_worked_lines(data),
         *early_end_lines(data),
         *undecided_lines(data),
-        *((f"bits           {line}" for line in bits_lines(data)) if data.keep_bits else ()),
+        *(f"bits           {line}" for line in (bits_lines(data) if keeps_bits else ())),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
         # What is proved; the report has them all.
         *(f"{'':15}{disagreement}" for disagreement in disagreements(data) if disagreement.clear),

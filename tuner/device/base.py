@@ -92,7 +92,7 @@ class Program:
     symbol in `cubin`. `config` is what the source was rendered for, None for the baseline. `peer`
     names an installed implementation of the operator, which has no cubin and no launches
     (tuner/device/reference.py). `scratch` is what the config chose. With `tell_bits` a verdict says
-    which bits it makes, for one more run (`Correctness.bits`).
+    which bits it makes, for some more runs (`Correctness.bits`).
     """
 
     source_key: str
@@ -246,7 +246,7 @@ class Counters(Protocol):
 Capability = Literal[
     "verify",  # `verify` gives verdicts of its own
     "verify_together",  # `verify_together`, at less cost than one by one
-    "bits",  # `same_bits`, and digests of outputs (`Correctness.bits`)
+    "bits",  # `bits`, and digests of outputs in verdicts (`Correctness.bits`)
     "rank",  # `rank`
     "recording",  # `recording`: answers come from a file, which may hold some configs only
     "compiler",  # `compiler`: no other makes programs for it
@@ -334,9 +334,13 @@ class Device(ABC):
         """
         raise self._refusal("does not rank programs")
 
-    def same_bits(self, program: Program, like: Program) -> Outcome:
-        """Run both on inputs of every kind; `incorrect` where the bits of an output differ."""
-        raise self._refusal("compares no bits")
+    def bits(self, program: Program, seed: int | None = None) -> Outcome:
+        """Digest what a program makes of inputs that others get too (`Correctness.bits`).
+
+        Those that are the same in every run, or of every kind and drawn from a seed: a digest for
+        each of `input_kinds`. `not_invariant` where a row's bits vary that may not.
+        """
+        raise self._refusal("tells no bits")
 
     @property
     def recording(self) -> Recorded:

@@ -45,7 +45,7 @@ class ForwardingDevice(Device):
     verify = make_forwarder(Device.verify)
     compare = make_forwarder(Device.compare)
     rank = make_forwarder(Device.rank)
-    same_bits = make_forwarder(Device.same_bits)
+    bits = make_forwarder(Device.bits)
     require_energy = make_forwarder(Device.require_energy)
     idle_energy = make_forwarder(Device.idle_energy)
     energy = make_forwarder(Device.energy)

@@ -269,6 +269,8 @@ class Prepared:
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     changed: dict[int, Prepared] = field(default_factory=dict)  # others yet, by their variants
     moved: Sequence[Mapping[str, Array]] = ()  # the reference of inputs that rounding has moved
+    # Rows that stand among others (`verify.rows`).
+    probes: Mapping[str, Array] = field(default_factory=dict)
     uses: int = 0
     told: str = ""  # what a verdict calls the kind, where that says too much
     # Of outputs whose tolerance is measured: what a rounding is of each element, how many of them

@@ -121,14 +121,16 @@ def evidence(
     }
 
 
-_FAILED_IN_FINALS = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS})
+_FAILED_IN_FINALS = frozenset(
+    {Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS, Status.NOT_INVARIANT}
+)
 
 
 def find_wrong_variants(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
     """Name the variants that were ever wrong or failed a check: they serve nowhere.
 
     Nor do those that in the finals, on a shape that they would serve, end in an error, take for
-    ever, or have other bits than the default where bits are kept.
+    ever, or have other bits than are kept.
     """
     wrong = {
         trial.variant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log
 from operator import attrgetter
 from pathlib import Path
@@ -28,8 +28,11 @@ from tuner.space.plan import distance
 SEARCH_NOISE = 0.03
 # A variant far away in shape is hardly ever the one that saves another.
 NEIGHBOURS = 2
+# What it costs, as a logarithm, to have production's where only variants may serve.
+_NEVER = 1e3
 
 KernelOf = Callable[[Workload, Variant], VariantKernel | None]
+Points = Sequence[tuple[Workload, VariantKernel | None]]
 # What may serve a workload, with its slowdown over the winner by what chose that.
 Offers = Mapping[VariantKernel, tuple[Compared, float]]
 
@@ -78,6 +81,8 @@ class HeldOut:
     kernel: VariantKernel | None
     compared: Compared | None = None
     best: Compared | None = None
+    # Whether it serves however slow it is, for its bits.
+    kept: bool = False
 
     @property
     def verdict(self) -> str:
@@ -94,7 +99,7 @@ class HeldOut:
     @property
     def refuted(self) -> bool:
         """Whether it was measured and is not proved faster: production's then serves here."""
-        return self.verdict in ("slower", "no difference", NOISY)
+        return not self.kept and self.verdict in ("slower", "no difference", NOISY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,15 @@ class DispatchTable:
     """Everything that a dispatch needs; `kernels[i]` is variant i + 1, and the baseline is 0.
 
     `points` are what the rule goes by: the tuned workloads, and the held-out ones where the rule
-    was refuted.
+    was refuted. Where bits of rows are kept, production's, which may have others, serves no point.
     """
 
     choice: SetSelection
     entries: tuple[Entry, ...]
     held_out: tuple[HeldOut, ...]
     kernels: tuple[VariantKernel, ...]
-    points: tuple[tuple[Workload, VariantKernel | None], ...]
+    points: Points
+    keeps_rows: bool = False
 
     def serving(self, workload: Workload) -> tuple[Variant | None, Compared | None] | None:
         """Return who serves a workload, None for production's, and the best that was compared.
@@ -157,6 +163,7 @@ class SessionDispatch:
         self.renderer = VariantRenderer(session.candidates(), config.operators, numbers)
         self.trials = session.trials(stage=None)
         self._workloads = config.workloads
+        self._keeps_rows = bool(session.kept_rows)
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes
             for trial in self.trials
@@ -169,7 +176,8 @@ class SessionDispatch:
         self.evidence = evidence(session.comparisons(), out, config.seed)
         # Choose who serves each workload, from what was compared with the baseline.
         # A workload whose winner is not proved faster has production's, which is none of the
-        # variants: another that seems to be was not chosen to be tested.
+        # variants: another that seems to be was not chosen to be tested. Not where bits of rows are
+        # kept: production's are its own.
         tuned = [workload for workload in self._workloads if not workload.held_out]
         offers = [self._offers(workload) for workload in tuned]
         most = inf if choice.most is not None else 1.0 + choice.within
@@ -182,13 +190,19 @@ class SessionDispatch:
             next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in offer.values()), 0.0)
             for offer in offers
         ]
+        if self._keeps_rows:
+            otherwise = [_NEVER] * len(offers)
         chosen = _choose_kernels(costs, otherwise, choice)
         entries = tuple(map(self._entry, tuned, offers, chosen))
         points = tuple((entry.workload, entry.kernel) for entry in entries)
+        if self._keeps_rows:
+            points = tuple(point for point in points if point[1] is not None)
+            entries = tuple(self._serve(entry, points) for entry in entries)
         held_out = tuple(self._choose_held_out(w, points) for w in self._workloads if w.held_out)
         refuted = tuple((held.workload, None) for held in held_out if held.refuted)
         kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
-        self.table = DispatchTable(choice, entries, held_out, kernels, (*points, *refuted))
+        points, kept = (*points, *refuted), self._keeps_rows
+        self.table = DispatchTable(choice, entries, held_out, kernels, points, kept)
 
     @property
     def added_scratch(self) -> Sequence[Argument]:
@@ -209,12 +223,13 @@ class SessionDispatch:
 
     def _offers(self, workload: Workload) -> Offers:
         compared = self.evidence.get(workload, ())
-        if not compared or not compared[0].proved:
+        offered = [one for one in compared if one.proved or self._keeps_rows]
+        if compared[:1] != tuple(offered[:1]):
             return {}
-        kernels = [self._kernel_of(workload, v.variant) if v.proved else None for v in compared]
+        kernels = (self._kernel_of(workload, one.variant) for one in offered)
         return {
             kernel: (comparison, comparison.ratio / compared[0].ratio)
-            for kernel, comparison in zip(kernels, compared, strict=True)
+            for kernel, comparison in zip(kernels, offered, strict=True)
             if kernel is not None
         }
 
@@ -229,22 +244,34 @@ class SessionDispatch:
         )
         return Entry(workload, None, None, best, reason)
 
-    def _choose_held_out(
-        self, workload: Workload, points: Sequence[tuple[Workload, VariantKernel | None]]
-    ) -> HeldOut:
-        compared, names = self.evidence.get(workload, ()), self.renderer.names(workload)
-        nearest_point = nearest(
+    def _serve(self, entry: Entry, points: Points) -> Entry:
+        """Have a workload without a variant of its own served as one in between is."""
+        if entry.kernel is not None:
+            return entry
+        _, kernel = self._nearest(entry.workload, points)
+        return replace(entry, kernel=kernel, reason="the nearest one's, for the bits of its rows")
+
+    def _nearest(
+        self, workload: Workload, points: Points
+    ) -> tuple[Workload | None, VariantKernel | None]:
+        names = self.renderer.names(workload)
+        found = nearest(
             points,
             workload.values,
             lambda kernel: kernel is None or self.applicability(kernel).holds(names),
         )
-        near, kernel = nearest_point or (None, None)
+        return found or (None, None)
+
+    def _choose_held_out(self, workload: Workload, points: Points) -> HeldOut:
+        compared = self.evidence.get(workload, ())
+        near, kernel = self._nearest(workload, points)
         measured = None
         if kernel is not None and self._kernel_of(workload, kernel.variant) == kernel:
             measured = next(
                 (variant for variant in compared if variant.variant == kernel.variant), None
             )
-        return HeldOut(workload, near, kernel, measured, compared[0] if compared else None)
+        best = compared[0] if compared else None
+        return HeldOut(workload, near, kernel, measured, best, self._keeps_rows)
 
     def _kernel_of(self, workload: Workload, variant: Variant) -> VariantKernel | None:
         kernel = self.renderer.of(workload, variant)

@@ -274,6 +274,28 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Invariance:
+    """What the bits of a row may not depend on: how many rows an axis has, and the other rows.
+
+    The row of an array is found in the dimension that is the axis; an array that has none is
+    shared by all rows. `outputs` are those whose rows are compared.
+    """
+
+    axis: str
+    outputs: tuple[str, ...]
+    line: int
+
+    def dimension(self, argument: Argument) -> int | None:
+        """Find the dimension that counts rows; None where the array has no rows."""
+        sizes = (n for n, size in enumerate(argument.shape) if size.text == self.axis)
+        return next(sizes, None)
+
+    def sized(self, workload: Workload, rows: int) -> Workload:
+        """Give the same problem with so many rows."""
+        return Workload.of({**workload.values, self.axis: rows})
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """A choice that belongs to the operator, not to the tuner: the same macro in every source.
 
@@ -302,7 +324,7 @@ class KernelSpec:
     `edge_cases` lists workloads that are verified and never timed; with `tries_near` they are sizes
     near the tuned ones that the baseline turns out to take. `surroundings` is what times are
     measured in: on each workload the first ones that hold. Where `torch` is the reference, the
-    file `reference` is the search space itself.
+    file `reference` is the search space itself. `invariant` says of rows that their bits repeat.
     """
 
     name: str
@@ -328,6 +350,7 @@ class KernelSpec:
     tries_near: bool = False
     surroundings: tuple[SurroundingsSpec, ...] = ()
     torch: TorchText | None = None
+    invariant: Invariance | None = None
     _around: dict[Workload, Surroundings | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -431,6 +454,11 @@ class KernelSpec:
         made = (one for one in launches if one.when is None or one.when.evaluate(names))
         found = (one.refusal(names) for launch in made for one in launch.maps)
         return next((": ".join(refused) for refused in found if refused), "")
+
+    def problem_of(self, workload: Workload) -> Workload:
+        """Give what configs must have equal bits on: the other axes where rows are invariant."""
+        rows = self.invariant.axis if self.invariant else ""
+        return Workload(tuple(pair for pair in workload.axes if pair[0] != rows))
 
     def footprint_bytes(self, workload: Workload) -> int:
         """Add up all arrays, but for scratch whose shape a config chooses."""

@@ -51,7 +51,8 @@ class Status(StrEnum):
     LAUNCH = "launch"
     INCORRECT = "incorrect"
     TIMEOUT = "timeout"
-    OTHER_BITS = "other_bits"  # right, but `--keep-bits` asks for the bits of the default config
+    OTHER_BITS = "other_bits"  # right, but other bits are kept: the default config's, or a class's
+    NOT_INVARIANT = "not_invariant"  # right, but a row's bits depend on how many rows there are
     NOT_RECORDED = "not_recorded"  # no answer in the recording, or it needs what is not here
 
 
@@ -153,7 +154,8 @@ class Correctness:
 
     `errors` are in units of the tolerance: above 1 fails. `bits` is a digest of all outputs that
     are to be deterministic, for inputs that every config of a workload gets alike
-    (`inputs.same_seed`): configs with equal ones are of one class. "" where nobody looked.
+    (`inputs.same_seed`), or of rows that it gets at every size where they are to be invariant:
+    configs with equal ones are of one class. "" where nobody looked.
     `accuracy` is of outputs whose tolerance is measured.
     """
 
@@ -223,7 +225,7 @@ class Check:
 
     `kind` is `verify` (every kind of input, twice), `edge_cases` (the same on an edge case),
     `compare` (once more after the final comparison), `machine_code` (what programmatic launches do
-    before their wait), `bits` (the default config's, on every kind of input) or a tool's name, such
+    before their wait), `bits` (those that are kept, on every kind of input) or a tool's name, such
     as `memcheck`. `passed` is None where it could not be
     run, and `reason` says why. `device` is what it was run on, `created` when (ISO 8601).
     """

@@ -124,7 +124,8 @@ class ReportData:
     of each run where its seconds went.
     `default` is the first space's, `baseline_bits` digests what the baseline made,
     `baseline_accuracy` tells of its outputs whose tolerance is measured, and `keep_bits`
-    says whether only configs with the default's bits could win.
+    says whether only configs with the default's bits could win; `kept_rows` has those of the class
+    that was chosen where rows are invariant.
     """
 
     kernel: str
@@ -146,6 +147,7 @@ class ReportData:
     baseline_bits: Mapping[str, str] = field(default_factory=dict)
     baseline_accuracy: tuple[Accuracy, ...] = ()
     keep_bits: bool = False
+    kept_rows: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     searcher: str = ""
@@ -327,6 +329,7 @@ def from_session(
             found for one in checked.values() if one for _, found in one.accuracy
         ),
         keep_bits=config.keep_bits,
+        kept_rows=session.kept_rows,
         environment=shown,
         command=shlex.join(manifest.command),
         searcher=config.searcher,

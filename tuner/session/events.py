@@ -285,6 +285,13 @@ class ReferenceTimed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BitsKept(Event):
+    """The class that was chosen: the bits of rows by `Workload.key`; what has others is out."""
+
+    bits: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class TimeSpent(Event):
     """The seconds of one run by phase, and of its searches what all `lanes` spent on what.
 
@@ -319,5 +326,6 @@ EVENTS: Mapping[str, type[Event]] = {
     "warm start": WarmStarted,
     "homes": HomesChosen,
     "reference": ReferenceTimed,
+    "bits": BitsKept,
     "time": TimeSpent,
 }

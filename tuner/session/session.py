@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -31,7 +32,7 @@ from tuner.model.trial import (
     fastest,
 )
 from tuner.process.files import atomic_write
-from tuner.session.events import Event
+from tuner.session.events import BitsKept, Event
 from tuner.session.records import (
     Baseline,
     CandidateRecord,
@@ -141,6 +142,10 @@ class Session:
                 self._results[record.workload] = record
             case Withdrawal():
                 del self._results[record.workload]
+            case BitsKept():
+                self._others.append(record)
+                self._records = [r._replace(trial=_judged(r.trial, record)) for r in self._records]
+                self._trials = {_trial_key(r.trial): r.trial for r in self._records}
             case _:
                 self._others.append(record)
 
@@ -280,6 +285,11 @@ class Session:
         """List the events of a type, `Event` for all; None selects every round."""
         return [event for event in self._of(kind) if number in (None, event.round)]
 
+    @property
+    def kept_rows(self) -> Mapping[str, str]:
+        """The bits of invariant rows that were chosen, by `Workload.key`; empty where none were."""
+        return {key: bits for event in self.events(BitsKept) for key, bits in event.bits.items()}
+
     def record_result(self, result: Result) -> None:
         """Set what is reported for a workload, in place of an earlier result."""
         self._append(result)
@@ -342,6 +352,7 @@ class Session:
         path = self.variant_path(workload)
         manifest, comment = self.manifest, self.language.comment
         kept = ", with the bits of the default config" if manifest.config.keep_bits else ""
+        kept += ", with rows of the same bits at every size" if self.kept_rows else ""
         # The workload stands last: a value that ends in a backslash would join the next line.
         lines = [
             f"{comment} {manifest.kernel}, tuned for {workload} by tune {manifest.tuner_version} "
@@ -394,3 +405,12 @@ class Session:
 
 def _trial_key(trial: Trial) -> tuple[str, str, str, Stage]:
     return trial.candidate, trial.workload.key, trial.config.key, trial.stage
+
+
+def _judged(trial: Trial, kept: BitsKept) -> Trial:
+    """See a trial as it counts since a class of bits was chosen; its record stays what it was."""
+    bits = trial.correctness.bits if trial.correctness else ""
+    if trial.status is not Status.CORRECT or bits == kept.bits.get(trial.workload.key, bits):
+        return trial
+    reason = "gives other bits than the class that was chosen"
+    return replace(trial, status=Status.OTHER_BITS, reason=reason)

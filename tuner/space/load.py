@@ -42,6 +42,7 @@ from tuner.space.choices import (
     refusal,
     search_space,
 )
+from tuner.space.invariance import read_invariance
 from tuner.space.launches import check_maps, check_taken, read_launch
 from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, ToleranceModel, validate_space
 from tuner.space.surroundings import check_sizes, surroundings
@@ -207,6 +208,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
         surroundings=surroundings(of_axes, model, arguments),
         torch=torch,
+        invariant=read_invariance(document, model, users),
     ).with_added([one for one in arguments if one.added])
 
 

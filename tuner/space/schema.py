@@ -332,6 +332,12 @@ class SpaceModel(StrictModel):
         default={},
         description="how far outputs may be off, `{out: measured}` or `{out: {relative: 4.0e-3}}`",
     )
+    invariant: dict[str, list[str]] = Field(
+        default={},
+        max_length=1,
+        description="the axis that counts rows, and the outputs whose rows must have the same bits "
+        "however many there are, `{T: [y]}`",
+    )
     include: list[str] = Field(default=[], description="a list of folders from this file's folder")
     options: list[str] = Field(
         default=[], description="a list of compiler options, `[--use_fast_math]`"

@@ -19,9 +19,10 @@ from tuner.device.base import (
     Outcome,
     Program,
 )
+from tuner.device.group import as_group
 from tuner.device.inputs import EXTREME
 from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import KernelError, OutOfMemory, TunerError
+from tuner.model.errors import InputError, KernelError, OutOfMemory, TunerError
 from tuner.model.expressions import Value
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -58,7 +59,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A trial on its way: decided already, or waiting for its compilation."""
+    """A trial on its way: decided already, or waiting for its compilation.
+
+    `sizes` are the same config with other numbers of rows, where rows are to be invariant.
+    """
 
     workload: Workload
     config: Config
@@ -67,6 +71,18 @@ class Pending:
     rendered: Rendered | None = None
     launches: tuple[Launch, ...] = ()
     compilation: Future[CompileResult] | None = None
+    sizes: tuple[Pending, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBits:
+    """Which bits a run keeps, and at which other sizes each config has to make the same ones.
+
+    `bits` are by workload; `sizes` by the problem whose rows are invariant (`problem_of`).
+    """
+
+    bits: dict[Workload, str] = field(default_factory=dict)
+    sizes: dict[Workload, tuple[Workload, ...]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -78,8 +94,7 @@ class Evaluator:
     operators: Mapping[str, str]
     compiler: Compiler
     device: Device
-    # The digest that a config's outputs must have on a workload, where bits are to be kept.
-    kept_bits: Mapping[Workload, str] = field(default_factory=dict)
+    kept: KeptBits = field(default_factory=KeptBits)
     tells_bits: bool = False
 
     def __post_init__(self) -> None:
@@ -87,6 +102,8 @@ class Evaluator:
         self._unit = self.spec.language.unit
         # By workload: what a template's names are besides the config's.
         self._template_names: dict[Workload, Mapping[str, Value]] = {}
+        # What the device said of a config's rows at sizes that are no trial's own.
+        self._rows: dict[tuple[Workload, Config], Outcome] = {}
 
     def names(self, workload: Workload) -> Mapping[str, Value]:
         return self._target.names(workload)
@@ -105,6 +122,14 @@ class Evaluator:
 
     def start(self, workload: Workload, config: Config) -> Pending:
         """Check the constraints, render, and start compiling; returns at once."""
+        pending, sizes = self._begin(workload, config), list[Pending]()
+        for size in self.kept.sizes.get(self.spec.problem_of(workload), ()):
+            if pending.decided is None and (size, config) not in self._rows and size != workload:
+                with suppress(InputError):  # what does not render there serves nothing there
+                    sizes.append(self._begin(size, config))
+        return replace(pending, sizes=tuple(sizes))
+
+    def _begin(self, workload: Workload, config: Config) -> Pending:
         started_s = time.perf_counter()
         names = {**self.names(workload), **dict(config.items_)}
 
@@ -138,7 +163,8 @@ class Evaluator:
         resources, share = self._usage(result, pending.launches)
         outcome = self.device.run(
             self._program(pending, result),
-            incumbent_us=incumbent_us,
+            # What is slower than others may be the best of its class of bits.
+            incumbent_us=None if self.spec.invariant else incumbent_us,
             full_verification=stage == "finals",
         )
         status, reason = outcome.status, outcome.reason
@@ -150,13 +176,32 @@ class Evaluator:
             share = self._occupancy(resources, launch)
             if status is Status.CORRECT and (refused := self._refusal(resources, launch)):
                 status, reason = Status.RESOURCE_LIMIT, refused
-        if status is Status.CORRECT and (wanted := self.kept_bits.get(workload)) is not None:
-            verdict = outcome.correctness
-            if verdict is None or verdict.bits != wanted:
-                status, reason = Status.OTHER_BITS, f"{BITS_DIFFER} than the default config"
+        if status is Status.CORRECT and self.tells_bits:
+            bits = outcome.correctness.bits if outcome.correctness else ""
+            status, reason = self._judge_bits(pending, bits)
         return self._trial(
             pending, replace(outcome, status=status, reason=reason), resources, share, stage
         )
+
+    def _judge_bits(self, pending: Pending, bits: str) -> tuple[Status, str]:
+        """Compare its bits with those at other sizes, and with those that are kept."""
+        if pending.sizes and (group := as_group(self.device)):
+            group.serve(group.home(pending.workload))
+        for other in pending.sizes:
+            made = self.ready(other)
+            if isinstance(made, Program):
+                with suppress(OutOfMemory):  # nothing is known of it there
+                    self._rows[other.workload, other.config] = self.device.bits(made)
+        for size in self.kept.sizes.get(self.spec.problem_of(pending.workload), ()):
+            outcome = self._rows.get((size, pending.config))
+            if outcome is not None and outcome.status is not Status.CORRECT:
+                return outcome.status, f"on {size}: {outcome.reason}"
+            if outcome and outcome.correctness and outcome.correctness.bits != bits:
+                reason = f"a row {BITS_DIFFER} on {pending.workload} than on {size}"
+                return Status.NOT_INVARIANT, reason
+        if bits != self.kept.bits.get(pending.workload, bits):
+            return Status.OTHER_BITS, other_bits(self.spec)
+        return Status.CORRECT, ""
 
     def judge(self, pending: Pending, outcome: Outcome) -> Trial:
         """Make the finals' trial of a config that was verified, untimed."""
@@ -441,14 +486,20 @@ class Evaluator:
         return self.device.info.is_too_fast(measurement.median_us, traffic, hot=hot)
 
 
+def other_bits(spec: KernelSpec) -> str:
+    """Say whose bits a config lacks."""
+    whose = "the class that was chosen" if spec.invariant else "the default config"
+    return f"{BITS_DIFFER} than {whose}"
+
+
 class Candidates:
     """Plans by the name of their candidate, in the order in which they came.
 
-    What is put into `kept_bits` holds for the evaluators of all (`Evaluator.kept_bits`).
+    What is put into `kept` holds for the evaluators of all.
     """
 
     def __init__(self, plan: Plan, compiler: Compiler, device: Device) -> None:
-        self.kept_bits: dict[Workload, str] = {}
+        self.kept = KeptBits()
         self.compiler, self.device = compiler, device
         self._plans: dict[str, Plan] = {}
         self._evaluators: dict[str, Evaluator] = {}
@@ -459,7 +510,7 @@ class Candidates:
         self._evaluators[plan.candidate] = self.of(plan)
 
     def of(self, plan: Plan) -> Evaluator:
-        return evaluator_of(plan, self.compiler, self.device, self.kept_bits)
+        return evaluator_of(plan, self.compiler, self.device, self.kept)
 
     def plan(self, name: str) -> Plan:
         return self._plans[name]
@@ -473,11 +524,11 @@ class Candidates:
 
 
 def evaluator_of(
-    plan: Plan, compiler: Compiler, device: Device, kept_bits: Mapping[Workload, str] | None = None
+    plan: Plan, compiler: Compiler, device: Device, kept: KeptBits | None = None
 ) -> Evaluator:
     candidate = Candidate(plan.candidate, plan.space, plan.template)
-    kept = {} if kept_bits is None else kept_bits
     # A recording answers whoever keeps bits later.
-    tells_bits = plan.config.keep_bits or plan.config.surveyed is not None
-    operators = plan.config.operators
-    return Evaluator(plan.spec, candidate, operators, compiler, device, kept, tells_bits)
+    keeps_bits = plan.config.keep_bits or plan.spec.invariant is not None
+    tells_bits = keeps_bits or plan.config.surveyed is not None
+    asked = plan.spec, candidate, plan.config.operators, compiler, device
+    return Evaluator(*asked, kept or KeptBits(), tells_bits)

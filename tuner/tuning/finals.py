@@ -371,6 +371,8 @@ class Finals:
         if objective != "time" and account is not None:
             saving = account.saving(found.variant, objective)
             baseline_wins = saving is not None and saving.range[1] < 1.0
+        # It may have other bits, and serves at no size.
+        baseline_wins = baseline_wins and self._plan.spec.invariant is None
         return Result(
             workload=workload,
             baseline_us=found.baseline_us,

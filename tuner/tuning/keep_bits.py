@@ -1,16 +1,28 @@
-"""Keeping bits: what a search has to know before it may try only configs of the default's class."""
+"""Keeping bits: those of the default config, or of the class of invariant rows that costs least."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf, log
+from statistics import fmean
 
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
-from tuner.model.trial import Status, Trial
+from tuner.model.trial import Status, Trial, fastest
+from tuner.search.pool import Pool
+from tuner.session.events import BitsKept
 from tuner.tuning.device_queues import work_in_queues
 from tuner.tuning.evaluator import Evaluator
 from tuner.tuning.run import Run
 
-_LEAVE_OUT = "leave --keep-bits out"
+_INVARIANT, _LEAVE_OUT = "`invariant`", "leave --keep-bits out"
+# Classes of a problem that are measured at all its sizes before one is chosen, those in front; of
+# each so many configs a size, and in the end of the chosen one.
+CLASSES, CONFIGS, CHOSEN = 6, 2, 12
+
+# Of one problem: the timed trials of each class at each size.
+Classes = dict[str, dict[Workload, list[Trial]]]
 
 
 def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
@@ -30,6 +42,20 @@ def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
             remedy=f"require them to repeat, or {_LEAVE_OUT}",
         )
     return space.default
+
+
+def keep_known_bits(run: Run) -> None:
+    """Keep the default config's bits where that is asked for, else those chosen in a run before."""
+    plan, session, bits = run.plan, run.session, run.candidates.kept.bits
+    chosen, can_tell = session.kept_rows, run.device.capabilities & {"bits", "recording"}
+    if plan.spec.invariant and not can_tell:
+        raise _no_bits(run.evaluator, _INVARIANT, "")
+    if not plan.config.keep_bits:
+        bits.update({w: chosen[w.key] for w in plan.config.workloads if w.key in chosen})
+        return
+    bits.update(default_bits(run))
+    if plan.spec.invariant and not chosen:
+        session.record_event(BitsKept(0, {w.key: kept for w, kept in bits.items()}))
 
 
 def default_bits(run: Run) -> dict[Workload, str]:
@@ -56,26 +82,112 @@ def default_bits(run: Run) -> dict[Workload, str]:
     return bits
 
 
+def choose_bits(run: Run) -> None:
+    """Keep, for each problem, the class of rows whose best configs cost least over its sizes.
+
+    One that is known at more of them comes first. Raises `KernelError` for a problem of which no
+    config has rows that are invariant, `DeviceError` where the device can't tell.
+    """
+    spec, kept = run.plan.spec, dict[str, str]()
+    problems = group_classes(run.session.trials(run.plan.candidate), spec)
+    for workload in run.plan.config.workloads:
+        if classes := problems.get(spec.problem_of(workload)):
+            costs = {b: (-len(sizes), cost_of(sizes, classes)) for b, sizes in classes.items()}
+            chosen = min(costs, key=costs.__getitem__)
+            run.candidates.kept.bits[workload] = kept[workload.key] = chosen
+    for workload in run.plan.tuned:
+        if workload.key not in kept and workload not in run.skipped:
+            _require_class(run, workload)
+    run.session.record_event(BitsKept(0, kept))
+
+
+def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, Classes]:
+    """Group timed trials by the problem, their bits and the size, the fastest first."""
+    problems: dict[Workload, Classes] = {}
+    for trial in fastest(trials):
+        if bits := bits_of(trial):
+            classes = problems.setdefault(spec.problem_of(trial.workload), {})
+            classes.setdefault(bits, {}).setdefault(trial.workload, []).append(trial)
+    return problems
+
+
+def cost_of(sizes: Mapping[Workload, Sequence[Trial]], classes: Classes) -> float:
+    """Take the mean, over the sizes of a class, of the logarithm of its best time over any's."""
+
+    def best_us(of: Mapping[Workload, Sequence[Trial]], workload: Workload) -> float:
+        return (of[workload][0].time_us or inf) if workload in of else inf
+
+    ratios = (best_us(sizes, w) / min(best_us(of, w) for of in classes.values()) for w in sizes)
+    return fmean(map(log, ratios))
+
+
+def list_class_members(
+    trials: Sequence[Trial], pools: Mapping[Workload, Pool], spec: KernelSpec, most: int
+) -> Iterator[tuple[Workload, Config]]:
+    """Name configs of a class that are known at one size and untried at another.
+
+    Of the classes that cost least so far, and of each so many of the fastest at every size.
+    """
+    tried = {(trial.workload, trial.config) for trial in trials}
+    problems = group_classes(trials, spec)
+    for workload, pool in pools.items():
+        classes = problems.get(spec.problem_of(workload), {})
+        costs = {bits: cost_of(sizes, classes) for bits, sizes in classes.items()}
+        for bits in sorted(costs, key=costs.__getitem__)[:CLASSES]:
+            fastest_first = classes[bits].values()
+            members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])
+            left = (config for config in members if config in pool)
+            yield from ((workload, one) for one in left if (workload, one) not in tried)
+
+
+def bits_of(trial: Trial) -> str:
+    """Return a right trial's digest, "" where nobody looked."""
+    return trial.correctness.bits if trial.correctness else ""
+
+
+def _require_class(run: Run, workload: Workload) -> None:
+    """Say why no config has bits that could be kept, where that is why."""
+    rows, trials = run.plan.spec.invariant, run.session.trials(run.plan.candidate, workload)
+    assert rows is not None
+    if right := next((one for one in trials if one.status is Status.CORRECT), None):
+        raise _no_bits(run.evaluator, _INVARIANT, f"bits of {right.config} on {workload}")
+    varying = [one for one in trials if one.status is Status.NOT_INVARIANT]
+    if varying:
+        raise KernelError(
+            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config that is right "
+            f"on {workload} keeps it, of {len(varying)}; {varying[0].config}: {varying[0].reason}",
+            path=run.plan.spec.path,
+            line=rows.line,
+            remedy="add up a row in an order that depends on nothing but its own size, without "
+            "atomics, or leave `invariant` out",
+        )
+
+
 def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
-    bits = trial.correctness.bits if trial.correctness else ""
-    if trial.status is Status.CORRECT and bits:
+    right = trial.status is Status.CORRECT
+    if right and (bits := bits_of(trial)):
         return bits
-    if "recording" in evaluator.device.capabilities:
-        what = "bits" if trial.status is Status.CORRECT else "measurement"
-        raise DeviceError(
-            f"holds no {what} of the default config ({trial.config}) on {trial.workload}, which "
-            "--keep-bits compares all others with",
-            path=evaluator.device.recording.path,
-            remedy=f"make it anew with `tune record`, use a GPU, or {_LEAVE_OUT}",
-        )
-    if trial.status is Status.CORRECT:
-        raise DeviceError(
-            f"--keep-bits: {evaluator.device.info.name} says times, but no bits of outputs",
-            remedy=f"use a GPU (--device cuda), or {_LEAVE_OUT}",
-        )
+    if right or "recording" in evaluator.device.capabilities:
+        what = "bits" if right else "measurement"
+        missing = f"{what} of the default config ({trial.config}) on {trial.workload}"
+        raise _no_bits(evaluator, "--keep-bits", missing)
     raise KernelError(
         f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
         f"{trial.status}: {trial.reason}",
         path=spec.path,
         remedy=f"name a `default` that is right on every workload, or {_LEAVE_OUT}",
+    )
+
+
+def _no_bits(evaluator: Evaluator, asker: str, missing: str) -> DeviceError:
+    leave_out = f"leave {asker} out"
+    if "recording" in evaluator.device.capabilities:
+        return DeviceError(
+            f"holds no {missing}, which {asker} compares with others",
+            path=evaluator.device.recording.path,
+            remedy=f"make it anew with `tune record`, use a GPU, or {leave_out}",
+        )
+    return DeviceError(
+        f"{asker}: {evaluator.device.info.name} says times, but no bits of outputs",
+        remedy=f"use a GPU (--device cuda), or {leave_out}",
     )

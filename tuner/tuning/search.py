@@ -33,6 +33,7 @@ from tuner.tuning.executor import (
     executing,
 )
 from tuner.tuning.hopeless import Hopeless
+from tuner.tuning.keep_bits import CHOSEN, CLASSES, CONFIGS, choose_bits, list_class_members
 from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.scheduler import FIRST_TURN_TRIALS, WorkloadScheduler, WorkloadSearch
 
@@ -213,6 +214,7 @@ class Search:
             try:
                 self._search_in_turns()
                 self._try_what_is_near()
+                self._choose_class()
             finally:
                 self._tracker.add_device_time(executor.device_s, executor.compiler_s)
         for search in self._scheduler.searches:
@@ -253,6 +255,32 @@ class Search:
             completed += self._try_all(shared, extra=True)
             if len(completed) == before:
                 break
+
+    def _choose_class(self) -> None:
+        """Have a class of invariant rows chosen, once, and search among its configs.
+
+        Configs that lead at one size are tried at the others, as a class is the same at all: for
+        half a workload's budget more.
+        """
+        spec, kept = self._plan.spec, self._run.candidates.kept
+        if spec.invariant is None or kept.bits or self._plan.config.surveyed is not None:
+            return
+        pools = {one: self._pools[one] for one in self._workloads if one not in self._run.skipped}
+        left = {one: max(CLASSES, budget_of(self._plan, pool) // 2) for one, pool in pools.items()}
+
+        def trials() -> list[Trial]:
+            return self._session.trials(self._plan.candidate)
+
+        def within(wanted: Iterable[tuple[Workload, Config]]) -> Iterator[tuple[Workload, Config]]:
+            for workload, config in wanted:
+                if left[workload]:
+                    left[workload] -= 1
+                    yield workload, config
+
+        self._try_all(within(list_class_members(trials(), pools, spec, CONFIGS)), extra=True)
+        choose_bits(self._run)
+        self._try_all(within(list_class_members(trials(), pools, spec, CHOSEN)), extra=True)
+        self._try_all(within(next_to_the_best(trials(), pools)), extra=True)
 
     def _try_all(
         self, wanted: Iterable[tuple[Workload, Config]], *, extra: bool = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache, partial
 
 from tuner.analysis.sass import disassemble
 from tuner.analysis.waits import before_wait, unread_because
@@ -20,12 +20,12 @@ from tuner.device.base import (
 from tuner.device.sizes import choose_near
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.errors import InputError, KernelError, OutOfMemory
-from tuner.model.kernel import Workload
+from tuner.model.kernel import Invariance, Workload
 from tuner.model.trial import Check, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.device_queues import serve_queue_of
-from tuner.tuning.evaluator import Candidates, Evaluator, Pending
+from tuner.tuning.evaluator import Candidates, Evaluator, Pending, other_bits
 
 VERIFY, EDGE_CASES, COMPARE, MACHINE_CODE = "verify", "edge_cases", "compare", "machine_code"
 BITS = "bits"
@@ -39,6 +39,9 @@ _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
 
 # Each waits for a disassembler, which takes a core.
 READERS = 4
+# How many rows a config is tried with whose rows are to be invariant, one more than a tile has
+# among them; and of how many sizes, few and many rows alike, only the finals know.
+ROWS, DRAWN_SIZES = (1, 8, 32, 33, 256, 2048), 3
 
 Pair = tuple[Workload, Variant]
 
@@ -68,6 +71,13 @@ class Verification:
     largest_bytes: int | None = field(default=None, kw_only=True)
     made: list[Check] = field(default_factory=list, init=False)
     near: tuple[Workload, ...] = field(default=(), init=False)
+
+    # What the first made of a problem, by kind of input, and the seeds of its inputs.
+    _bits: dict[Workload, dict[str, str]] = field(default_factory=dict, init=False)
+    _seeds: dict[Workload, int] = field(default_factory=dict, init=False)
+    # Of invariant rows: the further sizes of each problem, and who was looked at on all of them.
+    _sizes: dict[Workload, list[Workload]] = field(default_factory=dict, init=False)
+    _seen: dict[Pair, Outcome] = field(default_factory=dict, init=False)
 
     # What was begun before it is asked for.
     _begun: dict[Pair, Pending | Outcome] = field(default_factory=dict, init=False)
@@ -200,7 +210,8 @@ class Verification:
     def try_near(self) -> None:
         """Take the sizes near the tuned ones on which the baseline is right for edge cases.
 
-        Only where the file asks for it: a kernel need not take sizes that nobody lists.
+        Only where the file asks for it: a kernel need not take sizes that nobody lists. Invariant
+        rows are asked of at these numbers of them, and in the finals at newly drawn ones.
         """
         evaluator = self.candidates.evaluator(self.plan.candidate)
 
@@ -213,6 +224,23 @@ class Verification:
 
         if self._verifies:
             self.near = choose_near(self.plan.spec, takes)
+        if "bits" in self.device.capabilities and (rows := self.plan.spec.invariant):
+            self._choose_sizes(rows, takes)
+
+    def _choose_sizes(self, rows: Invariance, takes: Callable[[Workload], bool]) -> None:
+        """Take further numbers of rows for each problem, up to the most that are listed for it."""
+        spec, on_cpu, kept = self.plan.spec, self.device.info.on_cpu, self.candidates.kept
+        listed = (*self.plan.config.workloads, *spec.edge_cases)
+        by_rows = sorted(listed, key=lambda one: one.values[rows.axis])
+        for problem, largest in {spec.problem_of(one): one for one in by_rows}.items():
+            most = largest.values[rows.axis]
+            drawn = {round(most ** secrets.SystemRandom().random()) for _ in range(DRAWN_SIZES)}
+            sizes = [rows.sized(largest, n) for n in sorted({*ROWS, *drawn}) if n <= most]
+            if on_cpu:
+                sizes = [one for one in sizes if spec.footprint_bytes(one) <= LARGEST_HOST_BYTES]
+            taken = [one for one in sizes if one in listed or takes(one)]
+            self._sizes[problem] = taken
+            kept.sizes[problem] = tuple(one for one in taken if one.values[rows.axis] in ROWS)
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every edge case that they may run on."""
@@ -263,34 +291,43 @@ class Verification:
                 )
 
     def keep_bits(self, pairs: Iterable[Pair]) -> None:
-        """Verify that variants give the default config's bits where that is asked for.
+        """Verify that variants make the bits that are kept, where that is asked for.
 
-        With inputs of every kind, drawn anew, there and on the edge cases that both may run on.
+        With inputs of every kind, drawn anew. The default config's are made there and on the edge
+        cases that both may run on; invariant rows at all sizes of a problem, listed or drawn.
         """
-        default, device = self.plan.space.default, self.device
-        if not (self.plan.config.keep_bits and default and "bits" in device.capabilities):
+        plan, rows = self.plan, bool(self.session.kept_rows)
+        default = plan.space.default if plan.config.keep_bits else None
+        if not (default or rows) or "bits" not in self.device.capabilities:
             return
-        model = Variant(self.plan.candidate, default)
+        model = Variant(plan.candidate, default) if default else None
         wanted = dict.fromkeys(pair for pair in pairs if pair[1] != model)
-        wanted |= dict.fromkeys(self._edge_case_pairs({variant: None for _, variant in wanted}))
-        right = cache(partial(self._require_right, model))
-        for pair in wanted:
-            if (BITS, *pair) in self._known:
+        if not rows:
+            edges = self._edge_case_pairs({variant: None for _, variant in wanted})
+            wanted |= dict.fromkeys(edges)
+        for workload, variant in wanted:
+            if (BITS, workload, variant) in self._known:
                 continue
-            like, made = right(pair[0]), self._ready(pair[1], self._start(*pair))
-            if like is not None:
-                same = device.same_bits(made, like) if isinstance(made, Program) else made
-                self._keep(BITS, *pair, same)
+            if model and not self._know_bits(workload, model):
+                continue
+            seen = plan.spec.problem_of(workload), variant
+            if not (rows and seen in self._seen):
+                self._seen[seen] = self._compare_bits(workload, variant)
+            self._keep(BITS, workload, variant, self._seen[seen])
 
-    def _require_right(self, model: Variant, workload: Workload) -> Program | None:
-        """Return the default config's program, None where it cannot run on an edge case.
+    def _know_bits(self, workload: Workload, model: Variant) -> bool:
+        """Have the default config's bits told; False where it cannot run on an edge case.
 
         Raises `KernelError` where it runs and is wrong: its bits are worth nothing.
         """
+        if self.plan.spec.problem_of(workload) in self._bits:
+            return True
         like = self._ready(model, self._start(workload, model))
         if isinstance(like, Outcome):
-            return None
+            return False
         outcome = self.device.verify(like)
+        if outcome.status is Status.CORRECT:
+            outcome = self._compare_bits(workload, model)
         if outcome.status is not Status.CORRECT:
             raise KernelError(
                 f"--keep-bits: the default config ({model.config}) is no model on {workload}: "
@@ -298,7 +335,35 @@ class Verification:
                 path=self.plan.spec.path,
                 remedy="name a `default` that is right on every workload, or leave --keep-bits out",
             )
-        return like
+        return True
+
+    def _compare_bits(self, workload: Workload, variant: Variant) -> Outcome:
+        """Compare its bits with those that others made of the same inputs, and with its own.
+
+        Who is the first of a problem, and agrees with itself at all sizes, is whom others follow.
+        """
+        spec = self.plan.spec
+        problem, sizes = spec.problem_of(workload), [workload]
+        if spec.invariant:
+            listed = (*self.plan.config.workloads, *spec.edge_cases)
+            sizes += [one for one in listed if spec.problem_of(one) == problem]
+            sizes += self._sizes.get(problem, ())
+        seed = self._seeds.setdefault(problem, secrets.randbits(62))
+        bits_by_kind = dict(self._bits.get(problem, {}))
+        for size in dict.fromkeys(sizes):
+            made = self._ready(variant, self._start(size, variant))
+            if isinstance(made, Outcome) and size != workload:
+                continue  # it serves nothing there
+            outcome = made if isinstance(made, Outcome) else self.device.bits(made, seed)
+            if outcome.status is not Status.CORRECT or outcome.correctness is None:
+                return replace(outcome, reason=f"on {size}: {outcome.reason}")
+            verdict = outcome.correctness
+            for kind, bits in zip(verdict.input_kinds, verdict.bits.split(), strict=True):
+                if bits_by_kind.setdefault(kind, bits) != bits:
+                    reason = f"on {size}, with inputs '{kind}' (seed {seed}): {other_bits(spec)}"
+                    return Outcome(Status.INCORRECT, reason)
+        self._bits[problem] = bits_by_kind
+        return Outcome(Status.CORRECT)
 
     def _ready(self, variant: Variant, started: Pending | Outcome) -> Program | Outcome:
         if isinstance(started, Outcome):

@@ -27,6 +27,7 @@ from tuner.dispatch.evidence import productions
 from tuner.dispatch.table import SessionDispatch, SetSelection, wanted_for
 from tuner.model.errors import SessionError
 from tuner.model.trial import Check
+from tuner.session.events import BitsKept
 from tuner.session.session import Session
 
 
@@ -34,7 +35,9 @@ from tuner.session.session import Session
 def dispatched(tmp_path):
     """Make the table of a session with these comparisons."""
 
-    def make(comparisons=COMPARISONS, choice=None, trials=(), checks=(), environment=None):
+    def make(
+        comparisons=COMPARISONS, choice=None, trials=(), checks=(), environment=None, rows=None
+    ):
         number = len(list(tmp_path.iterdir()))
         space = write_project(tmp_path / f"project-{number}")
         given = {} if environment is None else {"environment": environment}
@@ -42,6 +45,8 @@ def dispatched(tmp_path):
         with Session.open(folder) as session:
             for check in checks:
                 session.record_check(check)
+            if rows:
+                session.record_event(BitsKept(0, rows))
             return SessionDispatch(session, choice or SetSelection())
 
     return make
@@ -82,6 +87,21 @@ def test_what_is_not_proved_faster_is_the_baselines(dispatched):
         "nothing was compared with the baseline",
     ]
     assert made.table.entries[1].slowdown == 1.0
+
+
+def test_where_bits_of_rows_are_kept_productions_which_has_its_own_serves_nothing(dispatched):
+    compared = (comparison(ONE, {A: 9.999}), comparison(SOME, {A: 10.4}), comparison(FAR, {A: 12}))
+    made = dispatched(compared, rows={ONE.key: "bits"})
+    assert served(made) == [A, A, A]
+    assert made.table.entries[2].reason == "the nearest one's, for the bits of its rows"
+    assert made.table.keeps_rows
+    assert [workload for workload, _ in made.table.points] == [ONE, SOME]
+    assert None not in dict(made.table.points).values()
+    assert [one.refuted for one in made.table.held_out] == [False, False]
+    assert {one.kernel.variant for one in made.table.held_out} == {A}
+    assert made.table.serving(MANY)[0] == made.table.serving(FAR)[0] == A
+    few = dispatched(choice=SetSelection(most=1), rows={ONE.key: "bits"})
+    assert served(few) == [B, B, B]
 
 
 def test_what_is_faster_than_the_baseline_but_not_than_productions_peer_serves_nowhere(dispatched):

@@ -14,7 +14,7 @@ from tuner.device.recorded.recording import RecordedDevice, save_recording
 from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, KernelError, SpaceError
-from tuner.model.trial import INITIAL, Status, Variant
+from tuner.model.trial import INITIAL, Correctness, Status, Variant
 from tuner.tuning.keep_bits import require_bits
 from tuner.tuning.verification import BITS
 from tuner.tuning.warm_start import _remembered_configs
@@ -48,12 +48,10 @@ class BitsDevice(SimulatedDevice):
         items = 1 if program.config is None else program.config["items"]
         return replace(outcome, correctness=replace(outcome.correctness, bits=f"bits{items}"))
 
-    def same_bits(self, program, like):
-        assert like.config == DEFAULT
+    def bits(self, program, seed=None):
         self.compared.append(program.workload)
-        if program.config["block"] in self.unlike:
-            return Outcome(Status.INCORRECT, "gives other bits of 'out' than the default config")
-        return Outcome(Status.CORRECT)
+        bits = f"{program.workload.key}-{seed}-{program.config['block'] in self.unlike}"
+        return Outcome(Status.CORRECT, correctness=Correctness(True, ("x3",), bits=bits))
 
 
 def by_items(program) -> float:
@@ -115,7 +113,9 @@ def test_a_finalist_with_other_bits_on_other_inputs_gives_way(run, make_session,
     assert {one.config["block"] for one in results} == {64}
     failed = [check for check in checks if check.passed is False]
     assert {(check.kind, check.config["block"]) for check in failed} == {(BITS, 32)}
-    assert "than the default config" in failed[0].reason
+    assert failed[0].reason.startswith("on N=")
+    assert "with inputs 'x3' (seed " in failed[0].reason
+    assert failed[0].reason.endswith("gives other bits than the default config")
     compared = len(device.compared)
     run(device)
     assert len(device.compared) == compared, "a resumed run repeats nothing"

@@ -14,7 +14,7 @@ from tuner.device.simulated import MeteredDevice, SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Status
+from tuner.model.trial import INITIAL, Correctness, Status
 from tuner.report.data import from_session
 from tuner.report.sections.search import undecided_lines
 from tuner.report.terminal import json_of
@@ -218,8 +218,8 @@ def test_where_bits_are_kept_it_is_left_out_from_the_look_at_the_default_on(run)
             outcome = super().run(program, **options)
             return replace(outcome, correctness=replace(outcome.correctness, bits="bits"))
 
-        def same_bits(self, program, like):
-            return Outcome(Status.CORRECT)
+        def bits(self, program, seed=None):
+            return Outcome(Status.CORRECT, correctness=Correctness(True, ("x3",), bits="bits"))
 
     session = run(Bits(LARGE), keep_bits=True)
     assert decided(session) == {SMALL, HELD_OUT}

@@ -46,21 +46,38 @@ def digest(xp: Any, arrays: Iterable[Array]) -> str:
         # As wide as they come.
         words = raw.view("u8" if raw.nbytes % 8 == 0 else "u1")
         sums.append(_sum(words) if xp is np else _sum_on_gpu(words))
-    if not sums:
-        return ""
-    return hashlib.sha256(repr(sums).encode()).hexdigest()[:DIGEST_DIGITS]
+    return join_digests(sums) if sums else ""
+
+
+def digest_rows(xp: Any, arrays: Iterable[Array]) -> list[str]:
+    """Digest the rows of arrays that have them in their first dimension, as many each."""
+    sums = []
+    for array in arrays:
+        count, raw = len(array), xp.ascontiguousarray(array).reshape(-1)
+        words = raw.view("u8" if raw.nbytes // count % 8 == 0 else "u1").reshape(count, -1)
+        sums.append(_mix(xp, words, 0).sum(axis=1, dtype=xp.uint64).tolist())
+    return [join_digests(of) for of in zip(*sums, strict=True)]
+
+
+def join_digests(digests: Iterable[object]) -> str:
+    """Make one digest of several, in their order."""
+    return hashlib.sha256(repr([*digests]).encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 def _sum(words: Array) -> int:
     found = 0
     for start in range(0, words.size, CHUNK_WORDS):
-        chunk = words[start : start + CHUNK_WORDS].astype(np.uint64)
-        places = np.arange(start + 1, start + 1 + chunk.size, dtype=np.uint64)
-        mixed = chunk + places * np.uint64(_STEP)
-        mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(_FIRST)
-        mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(_SECOND)
-        found += int((mixed ^ mixed >> np.uint64(31)).sum(dtype=np.uint64))
+        mixed = _mix(np, words[start : start + CHUNK_WORDS], start)
+        found += int(mixed.sum(dtype=np.uint64))
     return found % (1 << 64)
+
+
+def _mix(xp: Any, words: Array, start: int) -> Array:
+    places = xp.arange(start + 1, start + 1 + words.shape[-1], dtype=xp.uint64)
+    mixed = words.astype(xp.uint64) + places * np.uint64(_STEP)
+    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(_FIRST)
+    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(_SECOND)
+    return mixed ^ mixed >> np.uint64(31)
 
 
 def _sum_on_gpu(words: Array) -> int:

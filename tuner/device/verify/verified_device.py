@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from tuner.device.base import (
+    BITS_DIFFER,
     DIFFERS,
     TOO_FAST,
     ComparisonRounds,
@@ -35,8 +36,10 @@ from tuner.device.inputs import (
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.accuracy import draws_of
+from tuner.device.verify.bits import join_digests
 from tuner.device.verify.outputs import is_inexact, merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
+from tuner.device.verify.rows import count_turns
 from tuner.device.verify.verifier import Whose
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
@@ -132,10 +135,17 @@ class VerifiedDevice(Device):
         outcomes = failed | right | alone
         return [outcomes[index] for index in range(len(programs))]
 
-    def same_bits(self, program: Program, like: Program) -> Outcome:
+    def bits(self, program: Program, seed: int | None = None) -> Outcome:
         def attempt() -> Outcome:
-            self._enter(program, like)
-            return _outcome(self._alike(program, like))
+            self._enter(program)
+            kinds = (NORMAL,) if seed is None else self._kinds(program.workload)
+            digests: list[str] = []
+            for kind in kinds:
+                bits, fault = self._digest(program, kind, seed)
+                if fault:
+                    return Outcome(Status.NOT_INVARIANT, fault)
+                digests.append(bits)
+            return _outcome(Correctness(True, kinds, bits=" ".join(digests)))
 
         return self._outcome_of(program, attempt)
 
@@ -305,10 +315,10 @@ class VerifiedDevice(Device):
             )
             return Outcome(Status.INCORRECT, reason, measurement, before)
         if program.tell_bits:
-            # On the inputs that are the same for all.
-            self._ask("prepare_same", program.workload)
-            self._run_once(program, next(self._runner.orders()))
-            before = replace(before, bits=self._ask("digest"))
+            bits, fault = self._digest(program)
+            if fault and whose_is(program) == "config":
+                return Outcome(Status.NOT_INVARIANT, fault, measurement, before)
+            before = replace(before, bits=bits)
         return Outcome(Status.CORRECT, "", measurement, before)
 
     def _verdict(self, program: Program, full_verification: bool) -> Correctness:
@@ -397,22 +407,25 @@ class VerifiedDevice(Device):
             verdict = merge_passes((verdict, again)) if again.passed else again
         return verdict if verdict.passed else replace(verdict, reason=verdict.reason + said)
 
-    def _alike(self, program: Program, like: Program) -> Correctness:
-        """Verify two programs on the same inputs of every kind, the second by the bits of one."""
-        orders, verdicts = self._runner.orders(), list[Correctness]()
-        for kind in self._kinds(program.workload):
-            nan = kind != NONFINITE
-            known = self._ask("prepare", program.workload, kind, fresh_seed())
-            said = self._run_with_reference(like, next(orders), known, nan=nan)
-            verdict: Correctness = self._ask("check", True)
-            if verdict.passed:
-                self._ask("poison")
-                said = self._run_once(program, next(orders), nan=nan)
-                verdict = self._ask("check_alike")
-            if not verdict.passed:
-                return replace(verdict, reason=verdict.reason + said)
-            verdicts.append(verdict)
-        return merge_passes(verdicts)
+    def _digest(
+        self, program: Program, kind: str = NORMAL, seed: int | None = None
+    ) -> tuple[str, str]:
+        """Digest what it makes of inputs that others get too; the last part is what varies.
+
+        Of invariant rows that is what several turns made of the same ones.
+        """
+        workload, orders, rows = program.workload, self._runner.orders(), self._spec.invariant
+        digests: dict[int, tuple[str, int]] = {}
+        for turn in range(count_turns(rows, self._spec, workload) if rows else 1):
+            places = self._ask("prepare_same", workload, kind, seed, turn)
+            self._run_once(program, next(orders), nan=kind != NONFINITE)
+            for probe, bits in self._ask("digest"):
+                before, place = digests.setdefault(probe, (bits, places.get(probe, 0)))
+                if before != bits and rows:
+                    where = f"row {places[probe]} of {workload.values[rows.axis]}"
+                    return "", f"{where} {BITS_DIFFER} than as row {place}, beside other rows"
+        whole = [digests[probe][0] for probe in sorted(digests)]
+        return (join_digests(whole) if rows else whole[0]), ""
 
     def _peer_verdict(self, program: Program) -> Correctness:
         """Check a peer with every kind of input; only ordinary ones decide, the rest is told.

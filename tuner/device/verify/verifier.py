@@ -29,7 +29,7 @@ from tuner.device.reference import (
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.answers import Answers
-from tuner.device.verify.bits import digest
+from tuner.device.verify.bits import digest, digest_rows
 from tuner.device.verify.doubt import Moved, is_either, widen
 from tuner.device.verify.on_gpu import Output, look
 from tuner.device.verify.outputs import (
@@ -39,6 +39,7 @@ from tuner.device.verify.outputs import (
     zeros_pass,
 )
 from tuner.device.verify.reductions import is_all, is_any
+from tuner.device.verify.rows import count_probes, draw_probes, place_probes, placed, rows_of
 from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
@@ -109,6 +110,7 @@ class Verifier:
         self._changes_given = not self._answers.reference.fixed
         self._cache = InputCache(memory.cache_bytes, memory.trim)
         self._same: Prepared | None = None
+        self._places: Mapping[int, int] = {}
         self._guards: Array = None
         self._poison = self._guard = 0
         self._workload: Workload | None = None
@@ -176,15 +178,30 @@ class Verifier:
         self._trim()
         return prepared.reference is not None
 
-    def prepare_same(self, workload: Workload) -> None:
+    def prepare_same(
+        self, workload: Workload, kind: str = NORMAL, seed: int | None = None, turn: int = 0
+    ) -> Mapping[int, int]:
         """Put the inputs into the arena that every config of a workload gets, and poison the rest.
 
-        What was made of them is not verified: `digest` tells its bits.
+        Of invariant rows some are the same at every size, in places of their own in each turn: tell
+        which. What was made of them is not verified: `digest` tells its bits.
         """
-        prepared = self._same or self._drawn(workload, NORMAL, same_seed(workload))
+        spec, rows, prepared = self._spec, self._spec.invariant, self._same
+        seed = same_seed(spec.problem_of(workload)) if seed is None else seed
+        if prepared is None or (prepared.kind, prepared.seed) != (kind, seed):
+            own = seed ^ same_seed(workload) if rows else seed
+            prepared = self._drawn(workload, kind, own)
+            if rows:
+                prepared = draw_probes(self._xp, self._answers, spec, prepared, seed)
         fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
         self._same = prepared if fits and not self._frugal else None
+        self._places = {}
+        if rows:
+            size, probes = workload.values[rows.axis], count_probes(rows, spec)
+            self._places = place_probes(size, turn, probes, seed)
+            prepared = placed(self._xp, prepared, spec, self._places)
         self._use(prepared)
+        return self._places
 
     def poison(self) -> None:
         """Spoil every output and renew the guards, keeping the inputs: a second run can follow."""
@@ -322,21 +339,23 @@ class Verifier:
 
     def check_again(self) -> Correctness:
         """Verify the outputs of a second run, which must have the bits of the first."""
-        return self._checked(partial(self._changed_output, "for the same inputs in a second run"))
+        return self._checked(self._changed_output)
 
-    def check_alike(self) -> Correctness:
-        """Verify the outputs, which must have the bits that were kept: the default config's."""
-        return self._checked(partial(self._changed_output, "than the default config"))
+    def digest(self) -> tuple[tuple[int, str], ...]:
+        """Digest the outputs whose bits have to repeat, or each probe's rows of them.
 
-    def digest(self) -> str:
-        """Digest the outputs whose bits have to repeat; "" where there are none."""
+        What is digested as a whole is number 0, and "" where there is nothing.
+        """
         self._memory.pull()
-        repeating = (
-            self._bytes(slot)
-            for slot in self._layout.with_role("output", "inout")
-            if self._spec.argument(slot.name).deterministic
-        )
-        return digest(self._xp, repeating)
+        spec, rows = self._spec, self._spec.invariant
+        slots = self._layout.with_role("output", "inout")
+        if rows is not None:
+            xp, places = self._xp, self._xp.asarray([*self._places.values()])
+            named = ((slot.name, self._view(slot)) for slot in slots if slot.name in rows.outputs)
+            digests = digest_rows(xp, (rows_of(xp, spec, *output)[places] for output in named))
+            return tuple(zip(self._places, digests, strict=True))
+        repeating = (self._bytes(s) for s in slots if spec.argument(s.name).deterministic)
+        return ((0, digest(self._xp, repeating)),)
 
     def streaming_gbps(self) -> float:
         return streaming_gbps(self._xp)
@@ -497,12 +516,12 @@ class Verifier:
                 return f"left scratch {slot.name}[{where}] = {float(values[first]):g}, expected 0"
         return ""
 
-    def _changed_output(self, than: str) -> str:
+    def _changed_output(self) -> str:
         before = self._current.first_output or {}
         for slot in self._layout.with_role("output", "inout"):
             repeats = self._spec.argument(slot.name).deterministic
             if repeats and not self._equal_bits(slot, before[slot.name]):
-                return f"{BITS_DIFFER} of {slot.name!r} {than}"
+                return f"{BITS_DIFFER} of {slot.name!r} for the same inputs in a second run"
         return ""
 
     def _equal_bits(self, slot: Slot, other: Array) -> bool:

@@ -114,7 +114,8 @@ _ADVICE = {
     Status.LAUNCH: "Correct the launch or the addresses, or forbid these configs by a constraint.",
     Status.INCORRECT: "The template is wrong for these values: correct it before anything else.",
     Status.TIMEOUT: "Unroll less, or forbid these configs by a constraint.",
-    Status.OTHER_BITS: "Keep the order of accumulation that the default config has.",
+    Status.OTHER_BITS: "Keep the order of accumulation that the kept bits come from.",
+    Status.NOT_INVARIANT: "Add a row up in an order that its own size decides, without atomics.",
 }
 _LOST = {
     Status.CONSTRAINT: "break a constraint",
@@ -123,7 +124,8 @@ _LOST = {
     Status.LAUNCH: "are refused at launch or crash",
     Status.INCORRECT: "compute wrong results",
     Status.TIMEOUT: "take too long to compile or to run",
-    Status.OTHER_BITS: "give other bits than the default config, which are to be kept",
+    Status.OTHER_BITS: "give other bits than those that are to be kept",
+    Status.NOT_INVARIANT: "give rows whose bits depend on how many there are, or on other rows",
 }
 
 

@@ -95,6 +95,7 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
         **({"keep_bits": True} if manifest.config.keep_bits else {}),
+        **({"invariant": _rows(spec)} if table.keeps_rows else {}),
         "variants": [
             {
                 "variant": number,
@@ -143,6 +144,11 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
             "template": manifest.template_sha,
         },
     }
+
+
+def _rows(spec: KernelSpec) -> dict[str, list[str]]:
+    """Say as a search space does whose rows have the same bits at every size."""
+    return {one.axis: [*one.outputs] for one in (spec.invariant,) if one}
 
 
 def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:

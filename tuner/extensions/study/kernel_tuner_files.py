@@ -60,6 +60,7 @@ _WRITTEN = {
     Status.TIMEOUT: ("RuntimeFailedConfig", "timeout"),
     Status.INCORRECT: ("RuntimeFailedConfig", "correctness"),
     Status.OTHER_BITS: ("InvalidConfig", "constraints"),
+    Status.NOT_INVARIANT: ("InvalidConfig", "constraints"),
 }
 # What older versions of Kernel Tuner wrote for the time of a config that failed, in ms.
 FAILED_TIME = 1e20

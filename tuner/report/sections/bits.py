@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from math import comb
+from dataclasses import dataclass, replace
+from math import comb, inf
+from statistics import geometric_mean
 
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.config import Config
@@ -24,7 +25,8 @@ _RIGHT = frozenset({Status.CORRECT, Status.OTHER_BITS})
 class BitClass:
     """Configs of one workload with equal bits; those of the fully timed fastest one, if any.
 
-    `is_default` and `is_baseline` say whose bits they are besides.
+    `is_default` and `is_baseline` say whose bits they are besides, `is_chosen` that they are kept
+    for rows that are invariant.
     """
 
     bits: str
@@ -33,35 +35,45 @@ class BitClass:
     best_config: Config | None
     is_default: bool
     is_baseline: bool
+    is_chosen: bool = False
 
     @property
     def name(self) -> str:
-        whose = ["the default's"] * self.is_default + ["the baseline's"] * self.is_baseline
+        told = {"the default's": self.is_default, "the baseline's": self.is_baseline}
+        whose = ["the chosen one"] * self.is_chosen + [name for name, its in told.items() if its]
         return " and ".join(whose) or "another"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadClasses:
-    """The classes on one workload: the default's first, then the fastest."""
+    """The classes on one workload: the one that is kept first, then the fastest.
+
+    It is the default's, or the chosen one of invariant `rows`. What is right and has varying rows
+    is of no class: the best of that takes `varying_us`.
+    """
 
     workload: Workload
     classes: tuple[BitClass, ...]
+    rows: bool = False
+    varying_us: float | None = None
 
     @property
     def configs(self) -> int:
         return sum(one.configs for one in self.classes)
 
     @property
-    def default(self) -> BitClass | None:
-        return next((one for one in self.classes if one.is_default), None)
+    def kept(self) -> BitClass | None:
+        kept = (one for one in self.classes if (one.is_chosen if self.rows else one.is_default))
+        return next(kept, None)
 
     @property
     def cost(self) -> float | None:
-        """How much slower the default's class is at its best than any; None where not known."""
-        times = [one.best_us for one in self.classes if one.best_us is not None]
-        if self.default is None or self.default.best_us is None:
+        """How much slower the class that is kept is at its best than any; None where not known."""
+        known = (self.varying_us, *(one.best_us for one in self.classes))
+        times = [time_us for time_us in known if time_us is not None]
+        if self.kept is None or self.kept.best_us is None:
             return None
-        return self.default.best_us / min(times) - 1.0
+        return self.kept.best_us / min(times) - 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +113,17 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
                     None if best is None else best.config,
                     bits in default,
                     bits == data.baseline_bits.get(workload.key),
+                    bits == data.kept_rows.get(workload.key),
                 )
             )
-        made.sort(key=lambda one: (not one.is_default, one.best_us or float("inf"), -one.configs))
+        varying = (one for one in trials if one.status is Status.NOT_INVARIANT)
+        times_us = (one.measurement.median_us for one in varying if one.measurement)
+        of = WorkloadClasses(
+            workload, tuple(made), bool(data.kept_rows), min(times_us, default=None)
+        )
+        made.sort(key=lambda one: (one is not of.kept, one.best_us or inf, -one.configs))
         if made:
-            found.append(WorkloadClasses(workload, tuple(made)))
+            found.append(replace(of, classes=tuple(made)))
     return tuple(found)
 
 
@@ -130,17 +148,29 @@ def separations(trials: Iterable[Trial]) -> tuple[Separation, ...]:
 
 
 def bits_lines(data: ReportData) -> tuple[str, ...]:
-    """Say how many classes there are, what the default's costs, and which parameters decide."""
-    lines = []
-    for on in classes(data):
+    """Say how many classes there are, what the kept one costs, and which parameters decide."""
+    lines, found_classes = [], classes(data)
+    if (cost := rows_cost(found_classes)) is not None and data.kept_rows and not data.on_cpu:
+        most = max(found_classes, key=lambda on: on.cost or 0.0)
+        worst = f"; most on {most.workload}: {most.cost:.1%}" if most.cost else ""
+        lines.append(f"what reproducibility costs here: {cost:.1%}{worst}")
+    varying = [trial for trial in data.trials if trial.status is Status.NOT_INVARIANT]
+    if varying:
+        configs = len({trial.variant for trial in varying})
+        first = f"{varying[0].variant}, on {varying[0].workload}: {varying[0].reason}"
+        lines.append(f"of {configs} configs rows are not invariant, so of {first}")
+    own = "the chosen class" if data.kept_rows else "the default's"
+    for on in found_classes:
         count = len(on.classes)
         said = [f"{on.configs} configs in {count} class{'es' * (count != 1)}"]
-        if on.default is not None:
-            said.append(f"{on.default.configs} in the default's")
-            if on.default.is_baseline:
+        if on.kept is not None:
+            said.append(f"{on.kept.configs} in {own}")
+            if on.kept.is_baseline:
                 said[-1] += ", which is the baseline's too"
             elif on.workload.key in data.baseline_bits:
                 said[-1] += ", the baseline has other bits"
+        elif data.kept_rows:
+            said.append(f"none in {own}: that of the nearest size serves")
         if on.cost is not None and not data.on_cpu:
             slower = f"its best is {on.cost:.1%} slower than the best of all"
             said.append(slower if on.cost else "the fastest of all is one of them")
@@ -159,6 +189,12 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
     return (*lines, seen + "; ".join(parts))
 
 
+def rows_cost(found: Iterable[WorkloadClasses]) -> float | None:
+    """Give the geometric mean over sizes of what the kept class costs; None where not known."""
+    costs = [1.0 + on.cost for on in found if on.cost is not None]
+    return geometric_mean(costs) - 1.0 if costs else None
+
+
 def bits_json(data: ReportData) -> dict[str, object]:
     """Make what `--json` says of bits; nothing where nobody looked."""
     found = classes(data)
@@ -167,6 +203,8 @@ def bits_json(data: ReportData) -> dict[str, object]:
     known = (trial for trial in data.trials if trial.candidate == _first(data))
     return {
         "kept": data.keep_bits,
+        "rows_kept": bool(data.kept_rows),
+        "cost": None if data.on_cpu or not data.kept_rows else round_value(rows_cost(found)),
         "workloads": [
             {
                 "workload": on.workload.values,
@@ -178,6 +216,7 @@ def bits_json(data: ReportData) -> dict[str, object]:
                         "best_config": dict(one.best_config) if one.best_config else None,
                         "default": one.is_default,
                         "baseline": one.is_baseline,
+                        "chosen": one.is_chosen,
                     }
                     for one in on.classes
                 ],

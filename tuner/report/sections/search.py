@@ -37,7 +37,8 @@ MEANING: dict[Status, str] = {
     Status.LAUNCH: "launch refused or crashed",
     Status.INCORRECT: "wrong result",
     Status.TIMEOUT: "timed out",
-    Status.OTHER_BITS: "other bits than the default's",
+    Status.OTHER_BITS: "other bits than are kept",
+    Status.NOT_INVARIANT: "rows not invariant",
     Status.NOT_RECORDED: "not in the recording, or lacks a library",
 }
 

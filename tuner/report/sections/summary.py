@@ -20,7 +20,7 @@ REASON_LENGTH = 400
 CHECK_MEANING: Mapping[str, str] = {
     "verify": "verified again: every kind of input, and twice for equal bits",
     "edge_cases": "verified on edge cases, which are never timed",
-    "bits": "the bits of the default config, with every kind of input",
+    "bits": "the bits that are kept, with every kind of input",
     "machine_code": "machine code: programmatic launches touch no memory before their wait",
     "compare": "timed results of the final comparison, on new inputs",
     "sanitizers": "address and undefined-behaviour sanitizers, on the CPU",

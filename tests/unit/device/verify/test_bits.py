@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tuner.device.verify import bits
-from tuner.device.verify.bits import DIGEST_DIGITS, digest
+from tuner.device.verify.bits import DIGEST_DIGITS, digest, digest_rows
 
 
 def of(*arrays: np.ndarray) -> str:
@@ -49,3 +49,13 @@ def test_long_arrays_are_digested_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     whole = of(np.frombuffer(values, np.uint8))
     monkeypatch.setattr(bits, "CHUNK_WORDS", 7)
     assert of(np.frombuffer(values, np.uint8)) == whole
+
+
+@pytest.mark.parametrize("width", [1, 4, 5])
+def test_a_row_has_the_digest_that_it_has_as_an_array(width: int) -> None:
+    values = np.random.default_rng(2).standard_normal((width, 6)).astype(np.float32)
+    rows = values.T
+    alone = [digest(np, [np.ascontiguousarray(row)]) for row in rows]
+    assert digest_rows(np, [rows]) == alone
+    both = digest_rows(np, [rows, rows[:, :1]])
+    assert len({*both, *alone}) == 12

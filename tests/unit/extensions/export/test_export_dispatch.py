@@ -18,6 +18,9 @@ from dispatch_sample import (
     write_session,
 )
 
+from tuner.session.events import BitsKept
+from tuner.session.session import Session
+
 
 @pytest.fixture
 def space(tmp_path) -> Path:
@@ -62,6 +65,22 @@ def test_the_table_is_keyed_by_device_and_shape(tune, session, tmp_path):
     assert table["variants"][0]["config"] is None
     far = device["held_out"]["T=500,D=8192"]
     assert (far["variant"], far["rule"], far["verdict"]) == (0, 2, "slower")
+
+
+def test_a_class_of_bits_serves_everywhere_and_the_files_say_so(tune, space, tmp_path):
+    space.write_text(space.read_text() + "invariant: {T: [out]}\n")
+    session = write_session(tmp_path / "rows", space, (comparison(ONE, {A: 11.0}),))
+    with Session.open(session) as opened:
+        opened.record_event(BitsKept(0, {ONE.key: "bits"}))
+    assert tune("export", session, "--to", tmp_path / "out").exit_code == 0
+    found = texts(tmp_path / "out")
+    table = json.loads(found["dispatch.json"])
+    assert table["invariant"] == {"T": ["out"]}
+    device = table["devices"]["NVIDIA H200"]
+    shapes = device["shapes"] | device["held_out"]
+    assert {one["variant"] for one in shapes.values()} == {1}
+    assert "the same bits however many rows there are" in found["README.md"]
+    assert "| T=64, D=4096 | v1 (the nearest one's, for the bits of its rows)" in found["README.md"]
 
 
 def test_it_says_whose_kernel_serves_where_ours_is_not_faster_and_what_times_are(

@@ -24,7 +24,7 @@ from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
 
 # What becomes of one program, and is soon known.
-_OF_PROGRAMS = frozenset({"run", "verify", "same_bits"})
+_OF_PROGRAMS = frozenset({"run", "verify", "bits"})
 
 
 class RemoteDevice(ForwardingDevice):

@@ -66,8 +66,7 @@ def test_a_program_runs_on_a_host(hosts: Hosts, device_on: Opens) -> None:
     assert device.run(program()).status is Status.CORRECT
     assert device.compare([program(), program("two")], rounds=3).times_us == ((10.0, 10.0),) * 3
     assert list(device.rank([program()], rounds=3)) == [[10.0]] * 3
-    assert device.same_bits(program(), program()).status is Status.CORRECT
-    assert device.same_bits(program(), program("two")).status is Status.INCORRECT
+    assert device.bits(program(), 7) == device.bits(program(), 7) != device.bits(program("two"), 7)
     assert host.device.spec is not None
     assert host.device.spec.reference.is_file()
     device.close()
@@ -83,10 +82,10 @@ def test_what_is_wrong_with_a_program_is_said_of_the_files_here(
     assert host.device.spec is not None
     there, here = (f"{one.source}:7: it is so" for one in (host.device.spec, spec))
     outcome = Outcome(Status.LAUNCH, there, correctness=Correctness(passed=False, reason=there))
-    host.device.run = host.device.same_bits = lambda *_, **__: outcome  # type: ignore[method-assign]
+    host.device.run = host.device.bits = lambda *_, **__: outcome  # type: ignore[method-assign]
     rounds = ComparisonRounds(((1.0, 1.0),), paired=True, faults=("", there))
     host.device.compare = lambda *_, **__: rounds  # type: ignore[method-assign]
-    for found in (device.run(program()), device.same_bits(program(), program())):
+    for found in (device.run(program()), device.bits(program(), 7)):
         assert found.correctness is not None
         assert (found.reason, found.correctness.reason) == (here, here)
     assert device.compare([program(), program()], rounds=1).faults == ("", here)

@@ -1,0 +1,105 @@
+"""`invariant`: which axis counts rows, and what cannot have rows that are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.model.errors import SpaceError
+from tuner.model.kernel import Invariance, KernelSpec, Workload
+from tuner.space.load import read_definition
+from tuner.space.yaml import parse
+
+SPACE = """version: 1
+kernel: project
+source: project.cu
+reference: project.py
+template: project.cu.j2
+axes: [T, K]
+arguments:
+  - {name: y, dtype: float32, shape: [T, K], role: output}
+  - {name: s, dtype: float32, shape: [K / 8, T], role: output}
+  - {name: n, dtype: int32, shape: [K], role: output}
+  - {name: x, dtype: float32, shape: [T, K]}
+  - {name: w, dtype: float32, shape: [K]}
+workloads: {tuned: [{T: 4, K: 64}, {T: 9, K: 64}, {T: 9, K: 128}]}
+min_bytes: 1
+baseline: {launch: [{kernel: project, grid: [1], block: [1]}]}
+parameters: {block: [32]}
+launch: [{kernel: project, grid: [1], block: [block]}]
+invariant: {T: [y, s]}
+"""
+
+
+def load(text: str) -> KernelSpec:
+    return read_definition(parse(text, Path("project.yaml")), {}).spec
+
+
+def test_rows_are_found_in_the_dimension_that_is_the_axis() -> None:
+    spec = load(SPACE)
+    rows = spec.invariant
+    assert rows == Invariance("T", ("y", "s"), 18)
+    found = {one.name: rows.dimension(one) for one in spec.arguments}
+    assert found == {"y": 0, "s": 1, "n": None, "x": 0, "w": None}
+    first, second, third = spec.tuned
+    assert spec.problem_of(first) == spec.problem_of(second) == Workload.of({"K": 64})
+    assert spec.problem_of(third) == Workload.of({"K": 128})
+    assert rows.sized(first, 33) == Workload.of({"T": 33, "K": 64})
+    assert load(SPACE.replace("invariant: {T: [y, s]}\n", "")).problem_of(first) == first
+
+
+MISTAKES = {
+    "no axis": ("{T: [y, s]}", "{M: [y]}", "`M` is not an axis", "the axes are T, K", 18),
+    "two axes": ("{T: [y, s]}", "{T: [y], K: [n]}", "`invariant` is a list of 2", "the axis", 18),
+    "nothing": ("{T: [y, s]}", "{T: []}", "`T` has no outputs", "y, s, n", 18),
+    "input": ("{T: [y, s]}", "{T: [x]}", "`x` is not an output", "outputs: y, s, n", 18),
+    "without rows": (
+        "{T: [y, s]}",
+        "{T: [y, n]}",
+        "`n` [K] has no rows of `T`",
+        "leave it out",
+        18,
+    ),
+    "no batch": ("{T: [y, s]}", "{K: [y]}", "`K` is no batch: `y` [T, K]", "an output: T", 18),
+    "varying": (
+        "shape: [T, K], role: output}",
+        "shape: [T, K], role: output, deterministic: false}",
+        "the bits of `y` may differ from call to call (`deterministic: false`)",
+        "leave it out of `invariant`",
+        18,
+    ),
+    "offsets": (
+        "- {name: w, dtype: float32, shape: [K]}",
+        "- {name: w, dtype: int32, shape: [T + 1]}",
+        "`T` is no batch of `w` [T + 1]: no row can be found",
+        "one dimension of it may be `T`",
+        12,
+    ),
+    "pairs": (
+        "- {name: w, dtype: float32, shape: [K]}",
+        "- {name: w, dtype: float32, shape: [T, T]}",
+        "`T` is no batch of `w` [T, T]",
+        "nothing else may depend on that",
+        12,
+    ),
+    "places": (
+        "- {name: w, dtype: float32, shape: [K]}",
+        "- {name: w, dtype: int32, shape: [K], fill: indices(T)}",
+        "`T` is no batch of `w` [K]: its fill `indices` points at rows",
+        "nothing else may depend on that",
+        12,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_cannot_hold_is_told_with_its_line_and_a_remedy(name: str) -> None:
+    old, new, message, remedy, line = MISTAKES[name]
+    assert old in SPACE
+    with pytest.raises(SpaceError) as raised:
+        load(SPACE.replace(old, new))
+    assert message in raised.value.message
+    assert remedy in str(raised.value.remedy)
+    assert (raised.value.path, raised.value.line) == (Path("project.yaml"), line)
+    assert raised.value.exit_code == 2
