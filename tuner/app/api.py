@@ -14,7 +14,7 @@ from tuner.app.run import run
 from tuner.model.errors import AgentError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Progress
-from tuner.model.settings import VARIANTS_WITHIN, CallSettings, RunSettings, read, settings_in
+from tuner.model.settings import CallSettings, RunSettings, read, settings_in
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Result
 from tuner.session.store import DATABASE
@@ -140,8 +140,7 @@ class TuningResult:
 
         choice = None
         if variants_within is not None or max_variants is not None:
-            within = VARIANTS_WITHIN if variants_within is None else variants_within
-            choice = SetSelection(within, max_variants)
+            choice = SetSelection(variants_within, max_variants)
         write = plugins.load(plugins.FORMATS, "dispatch")
         written: Exported = write(self.folder, Path(folder), choice, None)
         return written

@@ -54,7 +54,7 @@ from tuner.tuning.progress import mean_speedup
 from tuner.tuning.run import undecided_of
 
 if TYPE_CHECKING:
-    from tuner.dispatch.table import DispatchTable
+    from tuner.dispatch.table import CurvePoint, DispatchTable
     from tuner.report.mutation_score import MutationScore
     from tuner.report.rounds import AuthorData, RoundData
     from tuner.session.events import Profiled
@@ -95,9 +95,13 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Which variant serves which shape, with the measurements that might save a variant."""
+    """Which variant serves which shape, with the measurements that might save a variant.
+
+    `curve` says what fewer variants gain, and all.
+    """
 
     table: DispatchTable
+    curve: tuple[CurvePoint, ...] = ()
     wanted: tuple[tuple[Workload, Variant], ...] = ()
 
 
@@ -441,7 +445,7 @@ def _dispatch(session: Session) -> Dispatch | None:
         made = SessionDispatch(session, choice)
     except InputError:
         return None
-    return Dispatch(made.table, wanted_for(made))
+    return Dispatch(made.table, made.curve(), wanted_for(made))
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:

@@ -131,6 +131,7 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
         found = dispatch.peers_on(data)
         made |= {
             "dispatch_summary": dispatch.dispatch_summary(data.dispatch) if data.dispatch else "",
+            "curve_chart": dispatch.curve_chart(data.dispatch) if data.dispatch else None,
             "over_winners": dispatch.over_winners(data),
             "wanted_shown": dispatch.WANTED_SHOWN,
             "productions": productions,

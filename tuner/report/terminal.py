@@ -88,7 +88,7 @@ def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> T
 
 def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
-    from tuner.report.sections.dispatch import peers_json, peers_on, server_of
+    from tuner.report.sections.dispatch import dispatch_json, peers_json, peers_on, server_of
 
     peers: dict[Workload, dict[str, dict[str, object]]] = {}
     if data.peers:
@@ -138,6 +138,7 @@ def json_of(data: ReportData) -> dict[str, object]:
             for one in data.results
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
+        **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
         "rounds": [
             {
                 "round": one.number,

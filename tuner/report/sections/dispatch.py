@@ -41,6 +41,32 @@ def dispatch_summary(dispatch: Dispatch) -> str:
     )
 
 
+def curve_chart(dispatch: Dispatch) -> Markup | None:
+    """Draw what few variants gain over the baseline, up to all; None where there is no choice."""
+    *fewer, every = dispatch.curve or (None,)
+    if every is None or not fewer:
+        return None
+    bars = [
+        charts.Bar(
+            f"{one.variants} variant{'s' * (one.variants != 1)}{', chosen' * one.chosen}",
+            one.speedup,
+            f"{ratio(one.speedup)}, {percent(one.speedup / every.speedup)} of all",
+        )
+        for one in dispatch.curve
+    ]
+    return charts.bars("What few variants gain over the baseline, in the geometric mean", bars)
+
+
+def dispatch_json(dispatch: Dispatch) -> dict[str, object]:
+    """Make what `--json` says of the set, and of what fewer variants would gain."""
+    curve = [
+        {"variants": one.variants, "speedup": round_value(one.speedup), "chosen": one.chosen}
+        for one in dispatch.curve
+    ]
+    table = dispatch.table
+    return {"variants": len(table.kernels), "choice": str(table.choice), "curve": curve}
+
+
 @dataclass(frozen=True, slots=True)
 class Against:
     """One peer on one workload: its time, and what serves there against it; None if not compared.
