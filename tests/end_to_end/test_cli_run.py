@@ -130,6 +130,10 @@ def test_an_interrupted_run_says_how_to_resume_and_can_be(
     assert process.returncode == 130
     if extra:
         assert out == ""
+    else:
+        assert "best so far" in out
+        assert "my session/report.html" in out
+        assert (project.root / "my session" / "report.html").exists()
     assert_resumes(project.root / "my session", tune)
 
 
@@ -140,7 +144,7 @@ def test_a_run_interrupted_while_it_writes_its_report_says_how_to_get_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.cli.view.write_report", interrupt)
+        patch.setattr("tuner.cli.ending.write_report", interrupt)
         ended = tune("kernels/scale.cu", "--trials", 5, "--session", "mine", "--json", "--quiet")
     assert (ended.exit_code, ended.stdout) == (130, "")
     assert ended.stderr == "interrupted; resume with: tune --resume mine\n"

@@ -54,7 +54,12 @@ class TuningResult:
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean of the speedups over the tuned workloads, None without any."""
+        """The geometric mean of the speedups over the tuned workloads.
+
+        None without any, and where they ran on a CPU, whose times are not compared.
+        """
+        if self.data.on_cpu:
+            return None
         tuned = [one.speedup for one in self.results if not one.workload.held_out]
         return geometric_mean(tuned) if tuned else None
 
@@ -99,9 +104,15 @@ class TuningResult:
                 **one.workload.values,
                 "baseline_us": one.baseline_us,
                 "tuned_us": one.tuned_us,
-                "speedup": one.speedup,
-                "low": one.interval[0],
-                "high": one.interval[1],
+                **(
+                    {}
+                    if self.data.on_cpu
+                    else {
+                        "speedup": one.speedup,
+                        "low": one.interval[0],
+                        "high": one.interval[1],
+                    }
+                ),
                 "config": str(one.config),
             }
             for one in self.results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,9 @@ from rich.file_proxy import FileProxy
 from rich.segment import Segment
 
 from tuner.cli.printing import clean_output, visible
+
+# Where there is no terminal to fit into: a config then takes two or three lines.
+FILE_COLUMNS = 140
 
 
 class Console(rich.console.Console):
@@ -26,6 +30,12 @@ class Console(rich.console.Console):
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def fit_to_file(console: Console) -> None:
+    """Widen a console that is no terminal, and whose width nobody has said."""
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = FILE_COLUMNS
 
 
 class Live(rich.live.Live):

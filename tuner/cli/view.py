@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tuner.app.environment import program_name
 from tuner.cli.console import Console, Live
-from tuner.model.errors import SessionError
 from tuner.model.trial import Status
 from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from rich.console import RenderableType
 
-    from tuner.model.errors import AgentError
     from tuner.model.kernel import Workload
     from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-    from tuner.report.data import ReportData
-    from tuner.report.rounds import RoundData, Spent
-    from tuner.report.sections.dispatch import PeersOn
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
@@ -64,11 +55,6 @@ QUIET_S = 3.0
 LOOK_S = 0.5
 # Lines besides the workloads': title, head, summary, and two to wrap into.
 FRAME_LINES = 5
-REPORT = "report.html"
-# Of why there is no result: the report has the others.
-REASONS = 5
-# Of a change or a refusal, in one line.
-MOST_CHARS = 100
 # Of a workload's name in the live table, which has one line for it.
 MOST_WORKLOAD_CHARS = 40
 
@@ -327,158 +313,3 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
     summary = (PHASES[progress.phase], f"{share_done(progress):.0%} of the trials")
     elapsed = f"{duration(progress.seconds)} elapsed"
     return Group(table, Text(", ".join((*summary, *pace(progress), elapsed, *more))))
-
-
-def round_lines(data: ReportData) -> Iterator[str]:
-    """Write one line for every round, and one for what a model's replies took."""
-    for ended in data.rounds:
-        parts = [f"on {ended.record.base}"] if ended.record.base else []
-        parts += [_short(ended.record.idea.change)] if ended.record.idea else []
-        about = f"{', '.join(parts)}: " if parts else ""
-        yield f"{f'round {ended.label}':15}{about}{_end(ended)}"
-    spent = _sum_spending(data)
-    if spent is not None:
-        cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
-        cached = f" ({spent.cached:,} of them cached)" if spent.cached else ""
-        yield f"tokens         {spent.input:,} read{cached}, {spent.output:,} written{cost}"
-
-
-def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, object]:
-    """Make what `--json` says of the agent beside its rounds; `failure` is what ended them."""
-    assert data.author is not None
-    spent = _sum_spending(data)
-    return {
-        "name": data.author.agent,
-        "models": list(data.author.models),
-        "policy": data.author.policy,
-        "tokens": None
-        if spent is None
-        else {"read": spent.input, "cached": spent.cached, "written": spent.output},
-        "cost": None if spent is None else spent.cost,
-        "failure": None if failure is None else str(failure),
-    }
-
-
-def _end(one: RoundData) -> str:
-    problems = one.record.problems
-    if one.end == "searched":
-        assert one.speedup is not None
-        return f"{formatting.ratio(one.speedup)} over the baseline"
-    if one.end == "refused":
-        times = "" if len(problems) == 1 else f" {len(problems)} times, at last"
-        return f"refused{times}: {_short(problems[-1])}"
-    if one.end == "slow" and one.record.timed is not None:
-        return f"not searched: its default takes x{one.record.timed.factor:.2f} its base's best"
-    return {"incorrect": "no config ran correctly", "idle": "nothing left to try"}.get(
-        one.end, "not ended"
-    )
-
-
-def _sum_spending(data: ReportData) -> Spent | None:
-    if not data.rounds:
-        return None
-    from tuner.report.rounds import Spent
-
-    total = sum((ended.spent for ended in data.rounds), Spent())
-    return total if total.replies else None
-
-
-def _short(text: str) -> str:
-    line = (text.splitlines() or [""])[0].strip()
-    return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
-
-
-def write_report(data: ReportData, folder: Path) -> None:
-    """Write the report of a session; raise `SessionError` where that cannot be done."""
-    from tuner.report import html
-
-    try:
-        html.write_report(data, folder / REPORT)
-    except OSError as error:
-        again = shlex.join([program_name(), "report", str(folder)])
-        raise SessionError(
-            f"the report cannot be written: {error.strerror or error}",
-            path=folder / REPORT,
-            remedy=f"the results are kept; once the cause is gone, write it with `{again}`",
-        ) from error
-
-
-def _describe_gaps(data: ReportData) -> str:
-    """Say how many trials nothing is known of; where there is no recording, what they lack."""
-    missing = [trial for trial in data.trials if trial.status is Status.NOT_RECORDED]
-    if not missing:
-        return ""
-    trials = "1 trial" if len(missing) == 1 else f"{len(missing)} trials"
-    if data.recorded:
-        return f"{trials} had no answer in the recording"
-    lacking = [_short(reason) for reason in dict.fromkeys(trial.reason for trial in missing)]
-    return f"{trials} could not run here: {formatting.join_names(lacking)}"
-
-
-def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
-    """Print the results, what an agent tried, and where everything is."""
-    from tuner.report.sections.bits import bits_lines
-    from tuner.report.sections.search import (
-        early_end_lines,
-        never_worked_lines,
-        protocol_lines,
-        space_lines,
-        undecided_lines,
-    )
-    from tuner.report.sections.summary import (
-        accuracy,
-        constant_inputs,
-        extremes_left_out,
-        headline,
-        strength_lines,
-        unvaried_inputs,
-        verdict,
-    )
-    from tuner.report.sections.surroundings import disagreements, surroundings_lines
-    from tuner.report.terminal import results_table
-
-    peers: tuple[PeersOn, ...] = ()
-    others: list[str] = []
-    if data.objective != "time":
-        from tuner.report.sections.energy import energy_lines
-
-        others += energy_lines(data.energies, data.results, data.objective)
-    if data.peers:
-        from tuner.report.sections.dispatch import peers_lines, peers_on
-
-        peers = peers_on(data)
-        others += peers_lines(peers, recorded=data.recorded)
-    if data.results:
-        console.print(results_table(data.results, peers))
-        console.print()
-    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
-    why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
-    lines = [
-        headline(data).headline,
-        _describe_gaps(data),
-        *(() if data.results else why_none),
-        f"verification   {verdict(data)}" if data.evaluator and data.results else "",
-        f"accuracy       {off}" if (off := accuracy(data)) else "",
-        *strength_lines(data),
-        f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
-        f"constant       {held}" if (held := constant_inputs(data)) else "",
-        f"timed calls    {same}" if (same := unvaried_inputs(data)) else "",
-        *protocol_lines(data),
-        *space_lines(data),
-        *never_worked_lines(data),
-        *early_end_lines(data),
-        *undecided_lines(data),
-        *((f"bits           {line}" for line in bits_lines(data)) if data.keep_bits else ()),
-        *(f"surroundings   {line}" for line in surroundings_lines(data)),
-        # What is proved; the report has them all.
-        *(f"{'':15}{disagreement}" for disagreement in disagreements(data) if disagreement.clear),
-        *round_lines(data),
-        *others,
-        f"session        {folder}",
-        f"tuned kernels  {folder / 'tuned'}" if data.results else "",
-        f"report         {folder / REPORT}" if (folder / REPORT).exists() else "",
-        f"to go on       {shlex.join([program_name(), '--resume', str(folder)])}"
-        if resumable
-        else "",
-    ]
-    console.print("\n".join(line for line in lines if line), soft_wrap=True)

@@ -358,8 +358,9 @@ def from_session(
         reference_us={k: us for one in references for k, us in one.times_us.items()},
         reference_workload=references[0].workload if references else "",
         time_spent=tuple(session.events(TimeSpent)),
-        dispatch=_dispatch(session),
-        peers=tuple(session.peers()),
+        # Who is faster, of variants or peers, no CPU can say.
+        dispatch=None if on_cpu else _dispatch(session),
+        peers=() if on_cpu else tuple(session.peers()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.

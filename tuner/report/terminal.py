@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result
+from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
-from tuner.report.data import ReportData, is_of_cpu, roofline_of
+from tuner.report.data import ReportData, fastest, is_of_cpu, roofline_of
 from tuner.report.formatting import round_value, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
@@ -33,57 +35,187 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
-    """Lay the results out for 100 columns, tuned workloads first; 80 will do.
+# Of a config: in less room its line would break into a column of words.
+CONFIG_COLUMNS = 44
+KEPT, HELD_OUT = "baseline kept", "held out"
 
-    The config column holds the parameters that differ between workloads; those with one value
-    everywhere are named once, below, and so are axes where names of workloads are long. The
-    candidate is a column where it isn't always the first, the best peer where one was compared.
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table; one that is not `needed` is there where the width allows it."""
+
+    head: str
+    justify: JustifyMethod
+    cells: Sequence[Text | str]
+    needed: bool = False
+
+    @property
+    def width(self) -> int:
+        lines = (line for cell in (self.head, *map(str, self.cells)) for line in cell.split("\n"))
+        return max(map(cell_len, lines)) + 1
+
+
+def results_table(
+    results: Sequence[Result],
+    peers: Sequence[PeersOn] = (),
+    *,
+    width: int = 100,
+    most: int | None = None,
+) -> Table:
+    """Lay results out, one a line: tuned workloads first, or the best, the worst and the median
+    first where they are more than `most`.
+
+    As many columns are there as fit into `width` whole, and the config where a line of it does.
+    Its column holds the parameters that differ between workloads; those with one value everywhere
+    are named once, below, and so are axes where names of workloads are long.
     """
-    best = {one.workload: one for one in peers if one.best is not None}
-    common = formatting.common(results)
-    shared = formatting.shared_axes(result.workload for result in results)
-    around = any(result.surroundings for result in results)
-    us = "chain us" if around else "us"
-    columns: list[tuple[str, JustifyMethod, Callable[[Result], str | Text]]] = [
-        ("workload", "left", lambda one: _workload(one.workload, shared)),
-        (f"baseline\n{us}", "right", lambda one: formatting.microseconds(one.baseline_us)),
-        (f"tuned\n{us}", "right", lambda one: formatting.microseconds(one.tuned_us)),
-        ("speedup\n95 % interval", "left", _speedup),
-    ]
-    if around:
-        columns += [("alone\nus", "right", _alone)]
-    if best:
-        columns += [
-            ("best peer\nus, against it", "left", lambda r: _best_peer(best.get(r.workload)))
-        ]
-    columns += [
-        ("roof-\nline", "right", lambda r: _dash(roofline_of(r), formatting.percent)),
-        ("regs", "right", lambda r: _dash(r.resources and r.resources.registers, str)),
-        ("occupancy\nlimited by", "left", lambda one: _dash(one.occupancy, _occupancy)),
-    ]
-    if any(result.candidate != INITIAL for result in results):
-        columns += [("from", "left", lambda one: "-" if one.baseline_wins else one.candidate)]
+    rows = _choose_rows(results, most)
+    common, shared = formatting.common(results), formatting.shared_axes(r.workload for r in results)
+    names = [Text(formatting.pairs(formatting.without(r.workload.values, shared))) for _, r in rows]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for header, justify, _ in columns:
-        table.add_column(header, justify=justify, no_wrap=True)
-    # Let long names of workloads break between their axes, and never within one.
-    column = table.columns[0]
-    named = [formatting.without(result.workload.values, shared) for result in results]
-    if any(len(formatting.pairs(one)) > formatting.MOST_WORKLOAD_CHARS for one in named):
-        longest = max(len(formatting.pairs({axis: n})) for one in named for axis, n in one.items())
-        column.no_wrap, column.min_width = False, longest
-        column.max_width = max(longest, formatting.MOST_WORKLOAD_CHARS)
-    table.add_column("config", ratio=1, min_width=10, overflow="fold")
-    for result in sorted(results, key=lambda result: result.workload.held_out):
-        own = formatting.pairs(formatting.without(result.config, common)) or "-"
+    left = width
+    for column in _choose_columns(rows, names, peers, width):
+        # Long names of workloads break between their axes, and never within one.
+        if column.cells is names and column.width > formatting.MOST_WORKLOAD_CHARS + 1:
+            longest = max(len(axis) for name in names for axis in name.plain.split(" "))
+            size = max(longest, min(column.width, left // 3))
+            table.add_column(column.head, min_width=longest, max_width=size, vertical="bottom")
+            left -= size + 1
+        else:
+            table.add_column(column.head, justify=column.justify, no_wrap=True)
+            left -= column.width
+    configs = [_own_config(result, common) for _, result in rows]
+    longest = max(map(len, configs), default=0)
+    with_config = left >= (longest if most is not None else min(longest, CONFIG_COLUMNS))
+    if with_config:
+        table.add_column("config", ratio=1, overflow="fold")
+    columns = _choose_columns(rows, names, peers, width)
+    for row, config in enumerate(configs):
+        cells = [column.cells[row] for column in columns]
         # Brackets are no markup. The row's times are those of the config, kept or not.
-        config = Text(f"baseline kept, not {own}" if result.baseline_wins else own)
-        table.add_row(*(cell(result) for _, _, cell in columns), config)
-    if common or shared:
-        table.caption = Text("everywhere: " + formatting.pairs({**shared, **common}))
+        table.add_row(*cells, *([Text(config)] if with_config else []))
+    everywhere = {**shared, **(common if with_config else {})}
+    if everywhere:
+        table.caption = Text("everywhere: " + formatting.pairs(everywhere))
         table.caption_justify = "left"
     return table
+
+
+def best_so_far(data: ReportData) -> list[tuple[Trial, float | None]]:
+    """Find the fastest trial of every workload, with its speedup by the search's times, best first.
+
+    The speedup is None where the baseline's time is not known, or all times are a CPU's.
+    """
+    found: list[tuple[Trial, float | None]] = []
+    for workload, trials in data.by_workload().items():
+        for trial in fastest(trials, 1):
+            us = None if data.on_cpu else data.baseline_us(workload)
+            found.append((trial, us / trial.time_us if us and trial.time_us else None))
+    return sorted(found, key=lambda pair: -(pair[1] or 0.0))
+
+
+def so_far_table(
+    best: Sequence[tuple[Trial, float | None]], *, width: int, most: int | None
+) -> Table:
+    """Lay out what a search that has not ended has found, which no comparison has proved."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("best so far", overflow="fold")
+    table.add_column("us", justify="right", no_wrap=True)
+    table.add_column("speedup,\nnot proved", justify="right", no_wrap=True)
+    rows = best[:most]
+    longest = max((len(formatting.pairs(t.workload.values)) for t, _ in rows), default=0)
+    with_config = width - longest - 24 >= max((len(str(t.config)) for t, _ in rows), default=0)
+    if with_config:
+        table.add_column("config", ratio=1)
+    for trial, speedup in rows:
+        us = "-" if trial.time_us is None else formatting.microseconds(trial.time_us)
+        ratio = _dash(speedup, formatting.ratio)
+        config = [Text(str(trial.config))] if with_config else []
+        table.add_row(Text(str(trial.workload)), us, ratio, *config)
+    return table
+
+
+def config_lines(results: Sequence[Result]) -> list[str]:
+    """Write the configs where a table has no room for them; nothing where there is none."""
+    common = formatting.common(results)
+    lines = [f"{result.workload}: {_own_config(result, common)}" for result in results]
+    return [*lines, f"everywhere: {formatting.pairs(common)}"] if common else lines
+
+
+def _own_config(result: Result, common: Mapping[str, Value]) -> str:
+    return formatting.pairs(formatting.without(result.config, common)) or "-"
+
+
+def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str, Result]]:
+    """Order results, with what is special of each; the first `most` of them."""
+    ordered = sorted(results, key=lambda result: result.workload.held_out)
+    special: dict[Workload, str] = {}
+    if most is not None and len(ordered) > most and not any(map(is_of_cpu, ordered)):
+        tuned = [one for one in ordered if not one.workload.held_out] or ordered
+        # Of what is too noisy to say neither a best nor a worst is known.
+        judged = [one for one in tuned if not one.noisy] or tuned
+        judged.sort(key=lambda one: -one.speedup)
+        first = judged[0], judged[-1], judged[len(judged) // 2]
+        # The median of few is one of the others, too.
+        for result, place in zip(first, ("best", "worst", "median"), strict=True):
+            special.setdefault(result.workload, place)
+        ordered = [*dict.fromkeys((*first, *ordered))]
+    rows = []
+    for result in ordered[:most]:
+        held_out = HELD_OUT if result.workload.held_out else ""
+        kept = KEPT if result.baseline_wins and not is_of_cpu(result) else ""
+        said = (special.get(result.workload, ""), held_out, kept)
+        rows.append((", ".join(part for part in said if part), result))
+    return rows
+
+
+def _choose_columns(
+    rows: Sequence[tuple[str, Result]],
+    names: Sequence[Text],
+    peers: Sequence[PeersOn],
+    width: int,
+) -> list[_Column]:
+    """Make the columns that fit, in the order in which they are read."""
+    labels, results = [Text(label, style="dim") for label, _ in rows], [r for _, r in rows]
+    best = {one.workload: one for one in peers if one.best is not None}
+    around = any(result.surroundings for result in results)
+    us = "chain us" if around else "us"
+
+    def column(
+        head: str, write: Callable[[Result], Text | str], *, needed: bool = False
+    ) -> _Column:
+        return _Column(head, "right", [write(one) for one in results], needed)
+
+    columns = [_Column("", "left", labels, needed=True)] if any(label for label, _ in rows) else []
+    columns.append(_Column("workload", "left", names, needed=True))
+    if any(result.candidate != INITIAL for result in results):
+        columns.append(column("from", lambda r: "-" if r.baseline_wins else r.candidate))
+    if all(map(is_of_cpu, results)):
+        verified = "verified; a GPU has to time it"
+        return [*columns, column("", lambda _: Text(verified, style="dim"), needed=True)]
+    micro = formatting.microseconds
+    columns += [
+        column(f"baseline\n{us}", lambda r: micro(r.baseline_us), needed=True),
+        column(f"tuned\n{us}", lambda r: micro(r.tuned_us), needed=True),
+        column("speedup", _speedup, needed=True),
+        column("95 % interval", _interval, needed=True),
+    ]
+    if best:
+        columns += [column("best peer\nus, against it", lambda r: _best_peer(best.get(r.workload)))]
+    columns += [column("roof-\nline", lambda r: _dash(roofline_of(r), formatting.percent))]
+    if around:
+        columns += [column("alone\nus", _alone)]
+    columns += [
+        column("occupancy,\nlimited by", lambda r: _dash(r.occupancy, _occupancy)),
+        column("regs", lambda r: _dash(r.resources and r.resources.registers, str)),
+    ]
+    left = width - sum(one.width for one in columns if one.needed)
+    kept = []
+    for one in columns:
+        if one.needed or one.width <= left:
+            kept.append(one)
+            left -= 0 if one.needed else one.width
+    return kept
 
 
 def json_of(data: ReportData) -> dict[str, object]:
@@ -190,7 +322,7 @@ def _best_peer(peers: PeersOn | None) -> Text:
     best = peers.best if peers else None
     if peers is None or best is None or best.time_us is None or best.speedup is None:
         return Text("-")
-    text = Text(f"{best.name}\n{formatting.microseconds(best.time_us)}")
+    text = Text(f"{best.name} {formatting.microseconds(best.time_us)}")
     if peers.served != peers.winner:
         return text  # the ratio is to what serves, which is not in the row
     style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
@@ -201,25 +333,23 @@ def _alone(result: Result) -> Text:
     if result.alone_us is None or result.alone_speedup is None:
         return Text("-" if result.surroundings else "only")
     us, speedup = formatting.microseconds(result.alone_us), formatting.ratio(result.alone_speedup)
-    return Text(us).append(f"\n{speedup}", style="dim")
-
-
-def _workload(workload: Workload, shared: Mapping[str, Value]) -> Text:
-    text = Text(formatting.pairs(formatting.without(workload.values, shared)))
-    return text.append("\nheld out", style="dim") if workload.held_out else text
+    return Text(us).append(f" {speedup}", style="dim")
 
 
 def _speedup(result: Result) -> Text:
     if is_of_cpu(result):
-        return Text("verified, not\ntimed for a\nGPU", style="dim")
+        return Text("-", style="dim")
     label = formatting.significance(result)
     style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
-    text = Text(formatting.ratio(result.speedup), style=style)
-    return text.append(f"\n{formatting.interval(result.interval)}", style="dim")
+    return Text(formatting.ratio(result.speedup), style=style)
+
+
+def _interval(result: Result) -> Text:
+    return Text("-" if is_of_cpu(result) else formatting.interval(result.interval), style="dim")
 
 
 def _occupancy(occupancy: Occupancy) -> Text:
-    return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
+    return Text(formatting.percent(occupancy.share)).append(f" {occupancy.limiter}", style="dim")
 
 
 def trials_frame(data: ReportData) -> DataFrame:

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from tuner.cli import view
+from tuner.cli import ending, view
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
@@ -210,7 +210,7 @@ def ended(*reasons: str, recorded: bool) -> str:
     ]
     data = ReportData("k", "CPU", recorded, records=tuple((one, 0.0) for one in trials))
     target = console()
-    view.print_end(data, Path("session"), target, resumable=False)
+    ending.print_end(data, Path("session"), target, resumable=False)
     return text(target)
 
 

@@ -63,7 +63,9 @@ def test_few_variants_serve_all_within_a_share_of_each_best(dispatched):
     assert served(dispatched(choice=SetSelection(within=0.0))) == [A, C, B]
 
 
-def test_unless_it_is_said_the_set_is_the_fewest_that_lose_no_more_than_1_percent_in_all(dispatched):
+def test_unless_it_is_said_the_set_is_the_fewest_that_lose_no_more_than_1_percent_in_all(
+    dispatched,
+):
     made = dispatched()
     assert str(made.table.choice) == "the fewest within 1 % of all"
     # B takes 0.8 % longer than C on one of three, which is less than 1 % of the mean.

@@ -128,7 +128,7 @@ def parts(data: ReportData) -> dict[str, object]:
     return {
         "rounds_summary": summary(data),
         "rounds_total": total(data),
-        "rounds_tree": tree(marks(data)) if data.rounds else None,
+        "rounds_tree": tree(marks(data)) if data.rounds and not data.on_cpu else None,
         "ends": ENDS,
         "money": money,
         "times": times,

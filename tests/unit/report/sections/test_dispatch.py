@@ -74,7 +74,7 @@ def test_a_curve_says_what_1_2_and_all_variants_gain(dispatch):
     assert [point["chosen"] for point in said["curve"]] == [False, True, False]
     gains = [point["speedup"] for point in said["curve"]]
     assert gains == sorted(gains)
-    text = shown(Page(render_report(dispatch())))
+    text = shown(render_report(dispatch()))
     assert "What few variants gain over the baseline" in text
     assert section.curve_chart(dispatch((comparison(ONE, {A: 5.0}),)).dispatch) is None
 

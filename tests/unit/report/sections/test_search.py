@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.drawings import Page, of_class, parsed
-from tuner.cli.view import print_end
+from tuner.cli.ending import print_end
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
