@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.model.config import format_value
+from tuner.model.config import Config, format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import NOISY, Occupancy, Result
@@ -143,6 +143,15 @@ def common(results: Sequence[Result]) -> dict[str, Value]:
         for name, value in first.items()
         if all(name in other and other[name] == value for other in others)
     }
+
+
+def varying(found: Iterable[Config]) -> list[str]:
+    """Name the parameters that are not the same in all configs; all of them of a single one."""
+    configs = [*found]
+    names = dict.fromkeys(name for config in configs for name in config)
+    if len(configs) < 2:
+        return [*names]
+    return [n for n in names if len({c.get(n) for c in configs}) > 1]
 
 
 def shared_axes(workloads: Iterable[Workload]) -> dict[str, int]:

@@ -212,7 +212,10 @@ def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
 
 
 def member_summary(
-    best: Mapping[Workload, Trial], baselines_us: Mapping[Workload, float], *, comparable: bool = True
+    best: Mapping[Workload, Trial],
+    baselines_us: Mapping[Workload, float],
+    *,
+    comparable: bool = True,
 ) -> str:
     """Summarize how a candidate did; of times that are not `comparable` nothing is said."""
     lines = []

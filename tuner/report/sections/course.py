@@ -7,9 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from markupsafe import Markup
+
 from tuner.model.trial import Result
+from tuner.report import charts
 from tuner.report.data import ReportData
-from tuner.report.formatting import round_value
+from tuner.report.formatting import percent, round_value
+from tuner.report.tables import Column, soft, write_table
 from tuner.tuning.device_queues import name_slower_devices
 
 _N = TypeVar("_N", int, float)
@@ -194,3 +198,34 @@ def course_json(data: ReportData) -> dict[str, object]:
             "factors": {key: round_value(factor) for key, (_, factor) in _factors(data).items()},
         }
     return made
+
+
+def time_chart(spent: TimeTable) -> Markup:
+    """Draw the seconds of each thing that was done, the longest first."""
+    rows = sorted(spent.rows(), key=lambda row: -row[1])
+    bars = [
+        charts.Bar(name, seconds, f"{seconds:.1f} s, {percent(share)}")
+        for name, seconds, share in rows
+        if share >= LEAST_SHOWN
+    ]
+    return charts.bars("Seconds by what was done", bars)
+
+
+def time_table(spent: TimeTable) -> Markup:
+    """Lay out where the time went, with the parts of what was done."""
+    started, parts = spent.started(), spent.parts()
+    rows: list[tuple[str, str, str, str]] = []
+    for name, seconds, share in spent.rows():
+        rows.append((name, f"{seconds:.1f}", percent(share), started.get(name, "none")))
+        rows += [
+            (soft(f"of that, {part}"), f"{seconds:.1f}", percent(share), "")
+            for part, seconds, share in parts.get(name, ())
+        ]
+    rows += [
+        (soft(f"of the search, {name}"), f"{seconds:.1f}", percent(share), "")
+        for name, seconds, share in spent.search_rows()
+    ]
+    columns = ("What", Column("Seconds", numeric=True), Column("Share", numeric=True))
+    if spent.starts is None:
+        return write_table("Where the time went", columns, [row[:3] for row in rows])
+    return write_table("Where the time went", (*columns, "Processes started"), rows)

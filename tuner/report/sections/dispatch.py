@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import OverWinner, over_winner, productions, split, winner_of
+from tuner.dispatch.evidence import (
+    Compared,
+    OverWinner,
+    over_winner,
+    productions,
+    split,
+    winner_of,
+)
+from tuner.dispatch.kernels import VariantKernel
+from tuner.dispatch.table import DispatchTable
 from tuner.model.kernel import Workload
 from tuner.model.statistics import (
     Interval,
@@ -16,10 +25,21 @@ from tuner.model.statistics import (
     paired_interval,
     unpaired_interval,
 )
-from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
+from tuner.model.trial import INITIAL, RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
-from tuner.report.formatting import join_names, percent, ratio, round_value, rounded_all
+from tuner.report.formatting import (
+    interval,
+    join_names,
+    microseconds,
+    percent,
+    ratio,
+    round_value,
+    rounded_all,
+    significance,
+)
+from tuner.report.pages import write_pairs
+from tuner.report.tables import Column, join, soft, tag, write_table
 
 WANTED_SHOWN = 8
 # A peer that is faster by less than this is not said to be ahead.
@@ -287,16 +307,94 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     _, rounds = split(last)
     served_us = [row[last.column(served)] for row in rounds]
     isolated_us = last.isolated_us[last.column(served)] if last.isolated_us else None
-    interval = paired_interval if last.paired else unpaired_interval
+    interval_of = paired_interval if last.paired else unpaired_interval
     found = []
     for trial in trials:
         one = Against(trial.name, trial.status, trial.reason)
         if trial.status is Status.CORRECT and trial.name in last.peers:
             peer_us = [row[last.column(trial.name)] for row in rounds]
-            speedup, bounds = interval(peer_us, served_us, data.seed or 0)
+            speedup, bounds = interval_of(peer_us, served_us, data.seed or 0)
             time_us = cost_us(peer_us)
             isolated = None if isolated_us is None else time_us / isolated_us
             one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
         found.append(one)
     against, time_us = tuple(found), cost_us(served_us)
     return PeersOn(workload, result.variant, served, time_us, last.paired, against, isolated_us)
+
+
+def variants_table(table: DispatchTable) -> Markup:
+    """Lay out what each variant is and what it serves; nothing where none serves."""
+    rows = []
+    for number, kernel in enumerate(table.kernels, start=1):
+        own = "" if kernel.variant.candidate == INITIAL else f"{kernel.variant.candidate}:"
+        served = [str(entry.workload) for entry in table.entries if entry.kernel == kernel]
+        config = join(own, write_pairs(kernel.variant.config))
+        rows.append((f"v{number}", config, join_names(served)))
+    columns = ("Variant", Column("Config", css="config"), "Serves")
+    return write_table("The variants of the dispatch", columns, rows) if rows else Markup("")
+
+
+def served_table(data: ReportData, table: DispatchTable) -> Markup:
+    """Lay out who serves each tuned workload."""
+    over = over_winners(data)
+    rows = []
+    for entry in table.entries:
+        told: str = "the winner"
+        if entry.kernel is None:
+            told = entry.reason
+        elif (found := over.get(entry.workload)) is not None:
+            told = join(ratio(found.speedup), interval(found.interval), tag(significance(found)))
+        rows.append((str(entry.workload), _server(table, entry.kernel, entry.best), told))
+    columns = ("Workload", "Served by", "Speedup over the winner, 95 % interval")
+    return write_table("Who serves each tuned workload", columns, rows)
+
+
+def held_out_table(table: DispatchTable) -> Markup:
+    """Lay out what the rule chooses on workloads that nothing was tuned on; else nothing."""
+    rows = []
+    for one in table.held_out:
+        speedup = "-"
+        if one.compared is not None:
+            speedup = f"{ratio(one.compared.speedup)} {interval(one.compared.interval)}"
+        verdict = f"{one.verdict}; {productions(one.best)} serves" if one.refuted else one.verdict
+        server = _server(table, one.kernel, one.best)
+        rows.append((str(one.workload), str(one.nearest or "-"), server, speedup, verdict))
+    columns = ("Held out", "Nearest", "Rule", "Speedup, 95 % interval", "Verdict")
+    return write_table("The rule on held-out workloads", columns, rows) if rows else Markup("")
+
+
+def _server(table: DispatchTable, kernel: VariantKernel | None, best: Compared | None) -> str:
+    return f"v{table.number(kernel)}" if table.number(kernel) else productions(best)
+
+
+def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
+    """Lay out every peer's time on every workload, and what serves there over it."""
+    names = peers_names(found)
+    rows = []
+    for one in found:
+        marks = (
+            tag("held out") if one.workload.held_out else "",
+            tag("unpaired") if not one.paired else "",
+        )
+        isolated = (
+            "" if one.isolated_us is None else soft(f"isolated {microseconds(one.isolated_us)}")
+        )
+        us = "-" if one.served_us is None else join(microseconds(one.served_us), isolated)
+        cells = (_peer_cell(one, name, recorded=recorded) for name in names)
+        rows.append((join(str(one.workload), *marks), one.server, us, *cells))
+    columns: list[Column | str] = ["Workload", "Served by", Column("us", numeric=True)]
+    columns += [f"{name}, us" for name in names]
+    return write_table("Peers per workload", columns, rows)
+
+
+def _peer_cell(one: PeersOn, name: str, *, recorded: bool) -> Markup:
+    peer = one.named(name)
+    if peer is None or peer.interval is None or peer.time_us is None or peer.speedup is None:
+        return soft("" if peer is None else peer.trouble(recorded=recorded))
+    return join(
+        microseconds(peer.time_us),
+        soft(f"{ratio(peer.speedup)} {interval(peer.interval)}"),
+        tag("best") if peer is one.best else "",
+        tag("faster", bad=True) if peer.faster else "",
+        tag("not right on all inputs") if peer.reason else "",
+    )

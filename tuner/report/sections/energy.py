@@ -13,6 +13,7 @@ from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
 from tuner.report.formatting import round_value, rounded_all, significant
 from tuner.report.pages import draw
+from tuner.report.tables import Column, join, tag, write_table
 
 # Free at each side of a chart, as a share of what it spans.
 PAD = 0.08
@@ -177,3 +178,31 @@ def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | 
         "range": rounded_all(saving.range),
         "different": saving.different,
     }
+
+
+def programs_table(of: EnergyOf) -> Markup:
+    """Lay out the energy of every program on one workload."""
+    rows = []
+    for one in of.programs:
+        marks = tag("chosen") if of.was_chosen(one) else "", tag("front") if one in of.front else ""
+        rows.append(
+            (
+                join(program_name(one), *marks),
+                formatting.microseconds(one.time_us),
+                significant(one.net_mj),
+                " to ".join(map(significant, one.net_range_mj)),
+                significant(one.gross_mj),
+                f"{one.power_w:.0f}",
+                str(len(one.windows)),
+                "-" if one.spread is None else formatting.percent(one.spread),
+                last_seen(one),
+            )
+        )
+    heads = ("Time, us", "Above idle, mJ", "Range", "With idle, mJ", "Power, W", "Windows", "Apart")
+    columns: list[Column | str] = [
+        "Program",
+        *(Column(head, numeric=True) for head in heads),
+        "Seen",
+    ]
+    label = f"Energy of the programs on {of.account.workload}"
+    return write_table(label, columns, rows, css="config")

@@ -15,6 +15,7 @@ from tuner.report.data import ReportData, Tried
 from tuner.report.formatting import times
 from tuner.report.pages import draw
 from tuner.report.rounds import End, Spent
+from tuner.report.tables import Column, join, soft, write_table
 from tuner.session.events import Profiled
 from tuner.session.rounds import TIME
 
@@ -138,7 +139,7 @@ def parts(data: ReportData) -> dict[str, object]:
         "profiled": group_profiles(data),
         "degrees": dict.fromkeys((one.degree, one.reason) for one in data.profiles),
         "meaning_of": meaning_of,
-        "template_line": template_line,
+        "findings_table": findings_table,
     }
 
 
@@ -237,3 +238,19 @@ def template_line(data: ReportData, candidate: str, number: int | None) -> str:
     lines = templates.get(candidate, [])
     known = number is not None and 0 < number <= len(lines)
     return formatting.shorten_text(lines[number - 1], LONGEST_LINE) if known and number else ""
+
+
+def findings_table(data: ReportData, name: str, profiled: Profiled) -> Markup:
+    """Lay out what a profile says, with the template's lines; nothing where nothing stands out."""
+    rows = []
+    for finding in profiled.findings:
+        line = template_line(data, name, finding.line)
+        quoted = Markup("<code>{}</code>").format(line) if line else ""
+        place = "-" if finding.line is None else join(str(finding.line), quoted)
+        parameter = Markup("Parameter: <code>{}</code>.").format(finding.parameter)
+        title = Markup("<strong>{}</strong><br>").format(finding.topic.replace("_", " "))
+        advice = join(finding.advice, soft(parameter) if finding.parameter else "")
+        rows.append((join(title, finding.text), place, advice))
+    label = f"Findings for {name} on {profiled.workload.replace(',', ' ')}"
+    columns = ("Finding", Column("Line of the template", css="place"), Column("Advice", css="idea"))
+    return write_table(label, columns, rows) if rows else Markup("")
