@@ -55,7 +55,8 @@ def render_report(data: ReportData) -> str:
         search.source_diffs(data),
         course.time_spent(data),
     )
-    importance = search.importances(data)
+    # Which configs are fast on a CPU decides nothing.
+    importance = () if data.on_cpu else search.importances(data)
     of_some = _parts_of_some(data)
     homes_lines, bit_classes = course.homes_lines(data), bits.classes(data)
     contents = {
@@ -85,6 +86,7 @@ def render_report(data: ReportData) -> str:
             (key, name) for key, name in contents.items() if name and (plots or key != "plots")
         ],
         cards=answer.cards(data, headline),
+        next_steps=answer.next_steps(data),
         change=answer.winning_change(data, diffs),
         total=len(data.records),
         correct=data.counts()[Status.CORRECT],
@@ -162,7 +164,8 @@ def _plots(
             f"Which parameters{own} decide?",
             shown.chart,
             "Share of what decides whether a config is among the fastest (PED-ANOVA over the "
-            f"correct trials), averaged over {shown.known} workload{'s' * (shown.known != 1)}. A search that "
+            f"correct trials), averaged over {shown.known} workload{'s' * (shown.known != 1)}. A "
+            "search that "
             "had narrowed a parameter down shows it as less important than it is.",
         )
     if (searched := search.search_chart(data)) is not None:
@@ -203,7 +206,8 @@ def _plots(
         yield Plot(
             "Where is it faster?",
             charts.speedups(speedups),
-            "A lozenge is held out, never seen by the search; a hollow marker claims no difference: "
+            "A lozenge is held out, never seen by the search; a hollow marker claims no "
+            "difference: "
             "its interval includes 1, comes within 0.2 % of it or is wider than the effect; a red "
             "one is slower.",
             many,
@@ -221,8 +225,10 @@ def _plots(
             "What would have won alone?",
             around,
             "Upwards: cost in the surroundings; to the right: time alone and cold, each over the "
-            "winner's (filled lozenge). Circles are the other finalists, hollow lozenges the baseline "
-            "and peers. On the dashed line both say the same; a circle left of 1 would have won alone.",
+            "winner's (filled lozenge). Circles are the other finalists, hollow lozenges the "
+            "baseline and peers. On the dashed line both say the same; a circle left of 1 would "
+            "have "
+            "won alone.",
             folded=True,
         )
 
@@ -242,8 +248,8 @@ def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:
         level = "The compute roof is not measured and not drawn."
         if data.compute_roof:
             level = (
-                f"The level line is the peak of {data.compute_roof[0]} by the data sheets at 1.7 GHz, "
-                "where it comes below the slope."
+                f"The level line is the peak of {data.compute_roof[0]} by the data sheets at 1.7 "
+                "GHz, where it comes below the slope."
             )
         yield Plot(
             "How far from the roofline?",
@@ -254,8 +260,9 @@ def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:
         yield Plot(
             "How much of the memory's rate?",
             charts.throughputs(placed, traffic, streaming),
-            "The fewest bytes the kernel must move over its time, against the measured streaming rate; "
-            "the short upright line is the baseline. The floor is the time at that rate. A small "
+            "The fewest bytes the kernel must move over its time, against the measured streaming "
+            "rate; the short upright line is the baseline. The floor is the time at that rate. "
+            "A small "
             "workload is bound by latency and cannot come near.",
             many,
         )

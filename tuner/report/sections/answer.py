@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
@@ -12,7 +13,7 @@ from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.data import ReportData, roofline_of
 from tuner.report.formatting import percent, ratio, significance
-from tuner.report.sections.search import SourceDiff
+from tuner.report.sections.search import SourceDiff, code_diff
 from tuner.report.sections.summary import Headline, Tone, failures, of_winners
 
 # Where the middle workload reaches more of the streaming rate, little is left to gain.
@@ -48,7 +49,6 @@ def cards(data: ReportData, headline: Headline) -> tuple[Card, ...]:
         _speed(data, headline),
         _certainty(data),
         *(() if data.on_cpu else (_distance(data),)),
-        Card("What next?", "", " ".join(next_steps(data))),
     )
 
 
@@ -100,33 +100,33 @@ def _distance(data: ReportData) -> Card:
     return Card(question, percent(median(shares)), text)
 
 
-def next_steps(data: ReportData) -> list[str]:
-    """Say what to do with a result, the most pressing first."""
+def next_steps(data: ReportData) -> list[tuple[str, str]]:
+    """Say what to do with a result, the most pressing first, each with its command or none."""
     return [*_steps(data)][:STEPS]
 
 
-def _steps(data: ReportData) -> Iterator[str]:
-    session = data.session or "SESSION"
+def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
+    session = shlex.quote(data.session or "SESSION")
     if failures(data):
-        yield f"Use nothing of this: see what failed, then `tune verify {session}`."
+        yield "Use nothing of this: see what failed, and verify again:", f"tune verify {session}"
         return
     if data.on_cpu:
-        yield "Run the same command on a GPU, which times the configs."
+        yield "Run the same command on a GPU, which times the configs.", ""
         return
     labels = [significance(one) for one in data.tuned or data.results]
     if "faster" in labels:
-        yield f"Put it to use: `tune export {session} --to DIR`."
+        yield "Put it to use:", f"tune export {session} --to DIR"
     if "too noisy to say" in labels:
-        yield "Measure again on a quieter GPU."
+        yield "Measure again on a quieter GPU what is too noisy to say.", ""
     if data.recorded:
-        yield "Run the same command on your own GPU: a recording cannot check edge cases."
+        yield "Run the same command on a GPU of your own: a recording checks no edge cases.", ""
     shares = [share for one in data.results if (share := roofline_of(one)) is not None]
     if shares and median(shares) > NEAR_ROOFLINE:
-        yield "Little is left to gain in this kernel: fuse it with its neighbours."
+        yield "Little is left to gain in this kernel: fuse it with its neighbours.", ""
     elif not data.rounds:
-        yield "Let an agent write another template: `--agent`."
+        yield "Let an agent write another template:", "--agent"
     if any(trial.status is Status.CORRECT for trial in data.trials) and "faster" not in labels:
-        yield "Try more configs with `--trials`, or a wider search space."
+        yield "Try more configs, or a wider search space:", "--trials"
 
 
 def winning_change(data: ReportData, diffs: tuple[SourceDiff, ...]) -> WinningChange | None:
@@ -135,7 +135,10 @@ def winning_change(data: ReportData, diffs: tuple[SourceDiff, ...]) -> WinningCh
     if not shown:
         return None
     diff = max(shown, key=lambda one: len(one.workloads))
+    code = code_diff(data, diff.workloads)
     result = next(
         (r for r in data.results if formatting.pairs(r.workload.values) in diff.workloads), None
     )
-    return None if result is None else WinningChange(len(diff.workloads), result.config, diff)
+    if result is None or code is None:
+        return None
+    return WinningChange(len(diff.workloads), result.config, code)

@@ -17,6 +17,10 @@ from tuner.report.sections.summary import failures
 from tuner.report.tables import Cell, Column, join, soft, tag, write_table
 
 
+# Above so many columns the table is set closer, to fit on a screen of 1,280 px.
+MANY_COLUMNS = 16
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     column: Column
@@ -67,7 +71,8 @@ def results_table(data: ReportData) -> Markup:
     ]
     rows = [(name(result), *(field.cell(result) for field in fields)) for result in results]
     columns: list[Column | str] = ["Workload", *(field.column for field in fields)]
-    return write_table("Results per workload", columns, rows, css="results", sorts=True)
+    css = "results dense" if len(columns) > MANY_COLUMNS else "results"
+    return write_table("Results per workload", columns, rows, css=css, sorts=True)
 
 
 def _value_of(parameter: str) -> Callable[[Result], Cell]:

@@ -78,6 +78,7 @@ class SourceDiff:
     blocks: tuple[tuple[str, str], ...]
     added: int
     removed: int
+    shown: int
     omitted: int
 
 
@@ -270,7 +271,7 @@ def importance_tables(
 
 def importance_unknown(data: ReportData, importance: Sequence[CandidateImportance]) -> list[str]:
     """Say of which candidates, and why, nothing is known."""
-    if not importance:
+    if not importance and not data.on_cpu:
         return ["Not enough to tell: no config was tried."]
     return [
         f"{f'{of.name}: not' if data.several else 'Not'} enough to tell: "
@@ -314,26 +315,42 @@ def source_diffs(data: ReportData) -> tuple[SourceDiff, ...]:
     for workload, source in data.tuned_sources.items():
         served.setdefault(source, []).append(workload.replace(",", " "))
     left = DIFF_LINES_IN_ALL
-    names = {"+": "add", "-": "remove", "@": "place"}
-    baseline = data.baseline_source.splitlines()
     found = []
     for source, workloads in served.items():
-        # Without the two file names that it begins with.
-        lines = [*difflib.unified_diff(baseline, source.splitlines(), lineterm="")][2:]
-        kinds = [names.get(line[:1], "same") for line in lines]
-        shown = min(len(lines), DIFF_LINES, left)
-        pairs = groupby(zip(kinds[:shown], lines, strict=False), key=itemgetter(0))
-        found.append(
-            SourceDiff(
-                tuple(workloads),
-                tuple((kind, "\n".join(line for _, line in group)) for kind, group in pairs),
-                added=kinds.count("add"),
-                removed=kinds.count("remove"),
-                omitted=len(lines) - shown,
-            )
-        )
-        left -= shown
+        found.append(_compare_sources(data.baseline_source, source, workloads, left))
+        left -= found[-1].shown
     return tuple(found)
+
+
+def code_diff(data: ReportData, workloads: Sequence[str]) -> SourceDiff | None:
+    """Compare the source that serves these workloads with the baseline, without its comments."""
+
+    def code(source: str) -> str:
+        lines = source.splitlines()
+        return "\n".join(line for line in lines if line.strip()[:2] not in ("", "//"))
+
+    for workload, source in data.tuned_sources.items():
+        if workload.replace(",", " ") in workloads:
+            baseline = code(data.baseline_source)
+            return _compare_sources(baseline, code(source), workloads, DIFF_LINES)
+    return None
+
+
+def _compare_sources(baseline: str, source: str, workloads: Sequence[str], most: int) -> SourceDiff:
+    names = {"+": "add", "-": "remove", "@": "place"}
+    # Without the two file names that it begins with.
+    lines = [*difflib.unified_diff(baseline.splitlines(), source.splitlines(), lineterm="")][2:]
+    kinds = [names.get(line[:1], "same") for line in lines]
+    shown = min(len(lines), DIFF_LINES, most)
+    pairs = groupby(zip(kinds[:shown], lines, strict=False), key=itemgetter(0))
+    return SourceDiff(
+        tuple(workloads),
+        tuple((kind, "\n".join(line for _, line in group)) for kind, group in pairs),
+        added=kinds.count("add"),
+        removed=kinds.count("remove"),
+        shown=shown,
+        omitted=len(lines) - shown,
+    )
 
 
 def rejected_table(data: ReportData) -> Markup:
