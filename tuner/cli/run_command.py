@@ -75,7 +75,7 @@ def command(context: click.Context, /, **values: Any) -> None:
     run_options = RunOptions(
         **options.call_settings_of(values),
         command=(program_name(), *context.meta[WORDS]),
-        say=_say,
+        say=options.say,
         may_run=options.asker(values["trust"]),
         cluster=_cluster(values),
         resume_command=tuple(words_of(again)),
@@ -114,10 +114,6 @@ def _cluster(values: dict[str, Any]) -> ClusterSettings | None:
     return ClusterSettings(values["cluster"], tls, gpu_model)
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
 def _run(
     values: dict[str, Any],
     settings: GivenSettings,
@@ -141,7 +137,7 @@ def _run(
             console.print(headline(started.device), soft_wrap=not console.is_terminal)
         if started.warning:
             # Told before the hours of the search, and once more by the error that ends the run.
-            _say(f"Warning: {started.warning}; the run goes on without it")
+            options.say(f"Warning: {started.warning}; the run goes on without it")
 
     source, resume = values["source"], values["resume"]
     try:

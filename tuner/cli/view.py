@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -17,7 +18,7 @@ from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -36,6 +37,8 @@ PHASES: Mapping[Phase, str] = {
     "mutants": "breaking the baseline, to see what verification catches",
     "done": "done",
 }
+# Before the first of them; a kernel without a search space is drafted then.
+OPENING = "reading the kernel and opening the device"
 # What a run waits for, by the last words of what `tuner.process.tally` calls it.
 WAITS = {
     "prepare": "drawing inputs",
@@ -65,8 +68,8 @@ class View:
     def update(self, progress: Progress) -> None:
         """Take the next snapshot."""
 
-    def wait(self, progress: Progress, text: str) -> None:
-        """Say what a run waits for since this snapshot."""
+    def wait(self, progress: Progress | None, text: str) -> None:
+        """Say what a run waits for since this snapshot, or before the first one."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +116,7 @@ class WaitingView(View):
     def __init__(self, shown: View) -> None:
         self._shown = shown
         self._last: Progress | None = None
-        self._since_s = self._said_s = 0.0
+        self._since_s, self._said_s = time.monotonic(), 0.0
         self._said = ""
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -137,7 +140,7 @@ class WaitingView(View):
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
             with self._lock:
-                if self._last is None or self._over.is_set():
+                if self._over.is_set():
                     continue
                 quiet_s = time.monotonic() - self._since_s
                 text, seconds = waited_for(self._last)
@@ -145,16 +148,42 @@ class WaitingView(View):
                 if quiet_s < max(again_s, QUIET_S):
                     continue
                 self._said, self._said_s = text, quiet_s
-                progress = replace(self._last, seconds=self._last.seconds + quiet_s)
                 so_far = f", for {seconds:.0f} s" if seconds >= 1.0 else ""
+                last = self._last
+                progress = last and replace(last, seconds=last.seconds + quiet_s)
                 self._shown.wait(progress, f"{text}{so_far}")
 
 
-def waited_for(progress: Progress) -> tuple[str, float]:
+def waited_for(progress: Progress | None) -> tuple[str, float]:
     """Say what a run waits for now, and how many seconds it has done so."""
-    going_on = ((WAITS.get(what.rpartition("/")[2]), s) for what, s in waits(0.0))
-    text, seconds = next(((t, s) for t, s in going_on if t), (PHASES[progress.phase], 0.0))
-    return (text if progress.current is None else f"{text}, {progress.current}"), seconds
+    phase = OPENING if progress is None else PHASES[progress.phase]
+    text, seconds = next(((t, s) for t, s in _going_on() if t), (phase, 0.0))
+    current = None if progress is None else progress.current
+    return (text if current is None else f"{text}, {current}"), seconds
+
+
+@contextmanager
+def say_while(what: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Say what a command does for as long as it takes, where that is longer than `QUIET_S`."""
+    over, began_s = threading.Event(), time.monotonic()
+
+    def look() -> None:
+        wait_s = QUIET_S
+        while not over.wait(wait_s):
+            seconds = time.monotonic() - began_s
+            text, _ = next(((t, s) for t, s in _going_on() if t), ("", 0.0))
+            say(f"{seconds:6.1f} s  {what}{f': {text}' if text else ''}")
+            wait_s = seconds
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _going_on() -> list[tuple[str | None, float]]:
+    return [(WAITS.get(what.rpartition("/")[2]), seconds) for what, seconds in waits(0.0)]
 
 
 class LiveView(View):
@@ -174,9 +203,12 @@ class LiveView(View):
         self._note = progress.note or self._note
         self._progress, self._wait = progress, ""
 
-    def wait(self, progress: Progress, text: str) -> None:
-        """Keep what is waited for, until the next snapshot."""
-        self._progress, self._wait = progress, text
+    def wait(self, progress: Progress | None, text: str) -> None:
+        """Keep what is waited for, until the next snapshot; before the first there is no table."""
+        if progress is None:
+            self._console.print(text)
+        else:
+            self._progress, self._wait = progress, text
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
@@ -225,9 +257,12 @@ class PlainView(View):
             status = search_status(progress, progress.current) if searching else phase
             self._line(progress, status)
 
-    def wait(self, progress: Progress, text: str) -> None:
+    def wait(self, progress: Progress | None, text: str) -> None:
         """Print what is waited for."""
-        self._line(progress, text)
+        if progress is None:
+            self._console.print(f"          {text}", soft_wrap=True)
+        else:
+            self._line(progress, text)
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds

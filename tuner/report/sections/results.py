@@ -16,7 +16,6 @@ from tuner.report.sections.course import device_of
 from tuner.report.sections.summary import failures
 from tuner.report.tables import Cell, Column, join, soft, tag, write_table
 
-
 # Above so many columns the table is set closer, to fit on a screen of 1,280 px.
 MANY_COLUMNS = 16
 
