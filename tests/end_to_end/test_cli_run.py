@@ -22,7 +22,7 @@ from tuner.model.errors import DeviceLost
 
 KEYS = (
     "kernel device recorded protocol on_cpu session seconds trials checks surroundings workloads "
-    "rounds time verified_by"
+    "rounds time verified_by dispatch"
 )
 WORKLOAD_KEYS = (
     "workload held_out baseline_us tuned_us speedup interval verdict surroundings alone_us "
@@ -99,7 +99,9 @@ def test_a_run_without_a_result_says_why(project, tune) -> None:
     assert "tuned kernels" not in done.stdout
     assert "searching" not in done.stdout
     assert done.stdout.startswith("RECORDED")
-    assert "report" in done.stdout.splitlines()[-1]
+    *_, report, verdict = done.stdout.splitlines()
+    assert report.startswith("report ")
+    assert verdict.startswith("No result: ")
 
 
 def test_given_workloads_take_the_place_of_the_declared_ones_and_trials_bound_each(tune) -> None:
