@@ -25,10 +25,6 @@ def round_value(value: float | None) -> float | None:
     return None if value is None else _round(value)
 
 
-def rounded_all(values: Iterable[float]) -> list[float]:
-    return [_round(value) for value in values]
-
-
 def _round(value: float) -> float:
     return round(value, DIGITS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
 

@@ -65,18 +65,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    written = (
-        *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
-        *(
-            formatting.seconds,
-            formatting.significant,
-            formatting.join_names,
-            formatting.shorten_text,
-        ),
-        *(formatting.without, formatting.cut, formatting.printable, formatting.significance),
-    )
-    environment.filters.update({one.__name__: one for one in written})
-    environment.filters.update(us=formatting.microseconds, pairs=write_pairs, value_of=_value_of)
+    numbers = (formatting.ratio, formatting.percent, formatting.seconds, formatting.significant)
+    texts = (formatting.interval, formatting.shorten_text, formatting.cut, formatting.printable)
+    environment.filters.update({one.__name__: one for one in (*numbers, *texts)})
+    environment.filters.update(us=formatting.microseconds, pairs=write_pairs)
     environment.filters.update(n=formatting.coordinate, tick=formatting.tick_label)
     return environment
 
@@ -85,7 +77,3 @@ def write_pairs(config: Mapping[str, Value]) -> Markup:
     """Write a config so that a line never breaks inside `name=value`."""
     pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
     return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
-
-
-def _value_of(config: Mapping[str, Value], name: str) -> str:
-    return format_value(config[name]) if name in config else "-"

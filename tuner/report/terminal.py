@@ -15,7 +15,6 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
 from tuner.report.data import ReportData, fastest, is_of_cpu, roofline_of
-from tuner.report.formatting import round_value, rounded_all
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.search import protocol_of
@@ -25,11 +24,13 @@ from tuner.report.sections.summary import (
     roundings,
     unvaried_workloads,
 )
+from tuner.report.serial import pick, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import JustifyMethod
 
+    from tuner.report.rounds import RoundData
     from tuner.report.sections.dispatch import PeersOn
 
 T = TypeVar("T")
@@ -233,36 +234,39 @@ def json_of(data: ReportData) -> dict[str, object]:
         measured = energy_json(data.energies, data.results)
         energy = {"objective": data.objective, "energy": measured}
     declared, bits, off = data.declared, bits_json(data), roundings(data)
+    optional = {
+        "bits": bits,
+        **mutants_json(data),
+        **course_json(data),
+        "roundings": dict(zip(("winners", "baseline"), off, strict=True)) if off else None,
+        "extremes": dict(declared.extremes) if declared else None,
+        "constants": list(declared.constants) if declared else None,
+        "unvaried": unvaried_workloads(data),
+    }
     return {
-        "kernel": data.kernel,
-        "device": data.device,
-        "recorded": data.recorded,
+        **pick(data, "kernel device recorded"),
         "protocol": protocol_of(data),
-        "on_cpu": data.on_cpu,
-        "verified_by": data.verified_by or None,
-        "session": data.session,
-        "seconds": round(data.seconds, 3),
+        **pick(data, "on_cpu", verified_by=data.verified_by or None),
+        **pick(data, "session", seconds=round(data.seconds, 3)),
         "trials": {status.value: count for status, count in data.counts().items()},
         "checks": counts_by_kind(data),
         "surroundings": dict(data.surroundings),
         "workloads": [
             {
-                "workload": one.workload.values,
-                "held_out": one.workload.held_out,
-                "baseline_us": round_value(one.baseline_us),
-                "tuned_us": round_value(one.tuned_us),
-                "speedup": None if data.on_cpu else round_value(one.speedup),
-                "interval": None if data.on_cpu else rounded_all(one.interval),
-                "verdict": None if data.on_cpu else formatting.significance(one),
+                **pick(one.workload, "workload=values held_out"),
+                **pick(one, "baseline_us tuned_us"),
+                **pick(
+                    None if data.on_cpu else one,
+                    "speedup interval",
+                    verdict=None if data.on_cpu else formatting.significance(one),
+                ),
                 "surroundings": one.surroundings or None,
-                "alone_us": round_value(one.alone_us),
-                "alone_baseline_us": round_value(one.alone_baseline_us),
-                "alone_speedup": None if data.on_cpu else round_value(one.alone_speedup),
+                **pick(one, "alone_us alone_baseline_us"),
+                **pick(None if data.on_cpu else one, "alone_speedup"),
                 "serves": server_of(data.dispatch, one),
-                "roofline": round_value(roofline_of(one)),
-                "candidate": one.candidate,
-                "config": dict(one.config),
-                "registers": None if one.resources is None else one.resources.registers,
+                "roofline": plain(roofline_of(one)),
+                **pick(one, "candidate config"),
+                **pick(one.resources, "registers"),
                 "occupancy": None if one.occupancy is None else one.occupancy.share,
                 **({"peers": peers[one.workload]} if one.workload in peers else {}),
                 **({"gpu": name} if (name := device_of(data, one)) else {}),
@@ -271,46 +275,32 @@ def json_of(data: ReportData) -> dict[str, object]:
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
         **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
-        "rounds": [
-            {
-                "round": one.number,
-                "answer": one.record.answer or None,
-                "end": one.end,
-                "base": one.record.base or None,
-                "candidate": one.record.candidate,
-                "hypothesis": one.record.idea.hypothesis if one.record.idea else None,
-                "change": one.record.idea.change if one.record.idea else None,
-                "expectations": [
-                    {
-                        "metric": moved.metric,
-                        "workload": moved.workload or None,
-                        "predicted": moved.predicted,
-                        "measured": round_value(moved.actual),
-                    }
-                    for moved in one.expected
-                ],
-                "speedup": round_value(one.speedup),
-                "over_base": round_value(one.over_base),
-                "default_speedup": round_value(one.gain.default if one.gain else None),
-                "search_gain": round_value(one.gain.search if one.gain else None),
-                "refused": list(one.record.problems),
-                "tokens": {
-                    "input": one.spent.input,
-                    "cached": one.spent.cached,
-                    "output": one.spent.output,
-                },
-                "cost": None if one.spent.cost is None else round(one.spent.cost, 6),
-            }
-            for one in data.rounds
-        ],
+        "rounds": [_round_json(one) for one in data.rounds],
         **energy,
-        **({"bits": bits} if bits else {}),
-        **mutants_json(data),
-        **course_json(data),
-        **({"roundings": dict(zip(("winners", "baseline"), off, strict=True))} if off else {}),
-        **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
-        **({"constants": list(declared.constants)} if declared and declared.constants else {}),
-        **({"unvaried": same} if (same := unvaried_workloads(data)) else {}),
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _round_json(one: RoundData) -> dict[str, object]:
+    spent, record = one.spent, one.record
+    return {
+        **pick(one, "round=number", answer=record.answer or None, end=one.end),
+        **pick(record, "candidate", base=record.base or None),
+        **pick(record.idea, "hypothesis change"),
+        "expectations": [
+            {
+                **pick(moved, "metric", workload=moved.workload or None),
+                # As the agent wrote it.
+                "predicted": moved.predicted,
+                **pick(moved, "measured=actual"),
+            }
+            for moved in one.expected
+        ],
+        **pick(one, "speedup over_base"),
+        **pick(one.gain, "default_speedup=default search_gain=search"),
+        "refused": list(record.problems),
+        "tokens": pick(spent, "input cached output"),
+        "cost": None if spent.cost is None else round(spent.cost, 6),
     }
 
 

@@ -256,7 +256,7 @@ def test_axes_that_all_workloads_share_are_named_once_where_names_are_long(data)
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_head(rounds_page):
-    assert set(widths(rounds_page, "rounds")) == {12}
+    assert set(widths(rounds_page, "listed rounds")) == {12}
 
 
 def test_the_picture_of_the_tree_is_described_to_screen_readers(rounds_page):

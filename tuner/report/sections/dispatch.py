@@ -34,11 +34,10 @@ from tuner.report.formatting import (
     microseconds,
     percent,
     ratio,
-    round_value,
-    rounded_all,
     significance,
 )
 from tuner.report.pages import write_pairs
+from tuner.report.serial import pick
 from tuner.report.tables import Column, join, soft, tag, write_table
 
 WANTED_SHOWN = 8
@@ -79,10 +78,7 @@ def curve_chart(dispatch: Dispatch) -> Markup | None:
 
 def dispatch_json(dispatch: Dispatch) -> dict[str, object]:
     """Make what `--json` says of the set, and of what fewer variants would gain."""
-    curve = [
-        {"variants": one.variants, "speedup": round_value(one.speedup), "chosen": one.chosen}
-        for one in dispatch.curve
-    ]
+    curve = [pick(one, "variants speedup chosen") for one in dispatch.curve]
     table = dispatch.table
     return {"variants": len(table.kernels), "choice": str(table.choice), "curve": curve}
 
@@ -275,11 +271,7 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
     return {
         peer.name: {
             "status": peer.status.value,
-            "reason": peer.reason,
-            "us": round_value(peer.time_us),
-            "tuned_speedup": round_value(peer.speedup),
-            "interval": None if peer.interval is None else rounded_all(peer.interval),
-            "isolated_speedup": round_value(peer.isolated_speedup),
+            **pick(peer, "reason us=time_us tuned_speedup=speedup interval isolated_speedup"),
             "paired": one.paired,
         }
         for peer in one.peers

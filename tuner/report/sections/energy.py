@@ -11,8 +11,9 @@ from tuner.model.energy import Account, Consumption, accounts
 from tuner.model.settings import Objective
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
-from tuner.report.formatting import round_value, rounded_all, significant
+from tuner.report.formatting import significant
 from tuner.report.pages import draw
+from tuner.report.serial import pick
 from tuner.report.tables import Column, join, tag, write_table
 
 # Free at each side of a chart, as a share of what it spans.
@@ -119,20 +120,12 @@ def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[d
     """Make the object that `--json` prints: one entry a workload, every measured program in it."""
     return [
         {
-            "workload": one.account.workload.values,
-            "idle_w": rounded_all(one.account.idle_w),
+            **pick(one.account, "workload idle_w"),
             "programs": [
                 {
-                    "candidate": None if p.variant is None else p.variant.candidate,
-                    "config": None if p.variant is None else dict(p.variant.config),
-                    "time_us": round_value(p.time_us),
-                    "net_mj": round_value(p.net_mj),
-                    "net_range_mj": rounded_all(p.net_range_mj),
-                    "gross_mj": round_value(p.gross_mj),
-                    "power_w": round_value(p.power_w),
-                    "edp_mj_us": round_value(p.edp),
+                    **pick(p.variant, "candidate config"),
+                    **pick(p, "time_us net_mj net_range_mj gross_mj power_w edp_mj_us=edp spread"),
                     "windows": len(p.windows),
-                    "spread": round_value(p.spread),
                     "cold": all(window.cold for window in p.windows),
                     "limited_by": _limits([p]),
                     "on_front": p in one.front,
@@ -171,13 +164,7 @@ def _limits(programs: Sequence[Consumption]) -> list[str]:
 
 def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | None:
     saving = None if one.chosen is None else one.account.saving(one.chosen, objective)
-    if saving is None:
-        return None
-    return {
-        "ratio": round_value(saving.ratio),
-        "range": rounded_all(saving.range),
-        "different": saving.different,
-    }
+    return None if saving is None else pick(saving, "ratio range different")
 
 
 def programs_table(of: EnergyOf) -> Markup:
