@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil, floor, inf, log10
-from typing import Literal
 
 from markupsafe import Markup
 
@@ -17,7 +16,6 @@ from tuner.report.pages import draw
 
 # That of a telephone's screen, so that nothing has to be scrolled there.
 WIDTH = 420
-_PANELS = 2  # side by side
 CHARACTER = 7.2  # width of a 12 px character in a wide font
 # Times that are further above the best are drawn at the edge.
 HIGHEST = 2.5
@@ -74,47 +72,6 @@ class Speedup:
     interval: tuple[float, float]
     held_out: bool
     different: bool
-
-
-DotKind = Literal["winner", "finalist", "other"]
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One program: its times alone and in the surroundings, both over the winner's."""
-
-    name: str
-    kind: DotKind
-    alone: float
-    around: float
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    label: str
-    dots: tuple[Dot, ...]
-
-
-def around(panels: Sequence[Panel]) -> Markup:
-    """Draw small charts, two in a row: cost in the surroundings against time alone.
-
-    Both axes of a chart have one scale: on its diagonal the two say the same. The baseline and
-    peers that are far behind all finalists stand at the edge.
-    """
-    placed = []
-    for index, panel in enumerate(panels):
-        own = [v for d in panel.dots if d.kind != "other" for v in (d.alone, d.around)]
-        others = [v for d in panel.dots if d.kind == "other" for v in (d.alone, d.around)]
-        low, high = min([*own, *others, 1.0]), max(own)
-        high = max(high, 1.02)
-        high = max([high, *(v for v in others if v <= 2.0 * high - 1.0)])
-        pad = 0.08 * (high - low)
-        column, row = index % _PANELS, index // _PANELS
-        left, top = 36 + 212 * column, 26 + 236 * row
-        x = Scale(low - pad, high + pad, left, left + 160)
-        y = Scale(low - pad, high + pad, top + 160, top)
-        placed.append((panel, x, y, ticks(x.low, x.high, 3)))
-    return draw("around", panels=placed, rows=-(-len(panels) // _PANELS))
 
 
 def path(points: Iterable[tuple[float, float]]) -> str:

@@ -220,17 +220,6 @@ def _plots(
             "there; right of the line what is served is faster.",
             many,
         )
-    if (around := surroundings.surroundings_chart(data)) is not None:
-        yield Plot(
-            "What would have won alone?",
-            around,
-            "Upwards: cost in the surroundings; to the right: time alone and cold, each over the "
-            "winner's (filled lozenge). Circles are the other finalists, hollow lozenges the "
-            "baseline and peers. On the dashed line both say the same; a circle left of 1 would "
-            "have "
-            "won alone.",
-            folded=True,
-        )
 
 
 def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from markupsafe import Markup, escape
 
 from tuner.report.formatting import printable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,28 @@ class Cell:
     value: float | None = None
     css: str = ""
     wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Generic[T]):
+    """A column with what it says of each of the things that a table lists."""
+
+    column: Column | str
+    cell: Callable[[T], Cell | str | int]
+
+
+def list_table(
+    label: str,
+    things: Iterable[T],
+    fields: Sequence[Field[T]],
+    *,
+    css: str = "",
+    sorts: bool = False,
+) -> Markup:
+    """Write a table of one row for each thing; nothing where there is none."""
+    rows = [[field.cell(thing) for field in fields] for thing in things]
+    columns = [field.column for field in fields]
+    return write_table(label, columns, rows, css=css, sorts=sorts) if rows else Markup("")
 
 
 def write_table(

@@ -63,7 +63,6 @@ def command(
     Instead of a kernel a problem can be named, PROBLEM.py or DEFINITION.json: its kernel is the .cu
     of the same name beside it, of which a skeleton is written where there is none.
     """
-    from tuner.cli import options
     from tuner.cli.view import say_while
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool

@@ -16,7 +16,7 @@ from tuner.dispatch.evidence import (
     winner_of,
 )
 from tuner.dispatch.kernels import VariantKernel
-from tuner.dispatch.table import DispatchTable
+from tuner.dispatch.table import DispatchTable, Entry, HeldOut
 from tuner.model.kernel import Workload
 from tuner.model.statistics import (
     Interval,
@@ -38,7 +38,7 @@ from tuner.report.formatting import (
 )
 from tuner.report.pages import write_pairs
 from tuner.report.serial import pick
-from tuner.report.tables import Column, join, soft, tag, write_table
+from tuner.report.tables import Column, Field, join, list_table, soft, tag
 
 WANTED_SHOWN = 8
 # A peer that is faster by less than this is not said to be ahead.
@@ -316,43 +316,61 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
 
 def variants_table(table: DispatchTable) -> Markup:
     """Lay out what each variant is and what it serves; nothing where none serves."""
-    rows = []
-    for number, kernel in enumerate(table.kernels, start=1):
+
+    def config(kernel: VariantKernel) -> Markup:
         own = "" if kernel.variant.candidate == INITIAL else f"{kernel.variant.candidate}:"
-        served = [str(entry.workload) for entry in table.entries if entry.kernel == kernel]
-        config = join(own, write_pairs(kernel.variant.config))
-        rows.append((f"v{number}", config, join_names(served)))
-    columns = ("Variant", Column("Config", css="config"), "Serves")
-    return write_table("The variants of the dispatch", columns, rows) if rows else Markup("")
+        return join(own, write_pairs(kernel.variant.config))
+
+    fields: list[Field[VariantKernel]] = [
+        Field("Variant", lambda kernel: f"v{table.number(kernel)}"),
+        Field(Column("Config", css="config"), config),
+        Field(
+            "Serves",
+            lambda kernel: join_names(
+                [str(e.workload) for e in table.entries if e.kernel == kernel]
+            ),
+        ),
+    ]
+    return list_table("The variants of the dispatch", table.kernels, fields)
 
 
 def served_table(data: ReportData, table: DispatchTable) -> Markup:
     """Lay out who serves each tuned workload."""
     over = over_winners(data)
-    rows = []
-    for entry in table.entries:
-        told: str = "the winner"
+
+    def against_winner(entry: Entry) -> str:
         if entry.kernel is None:
-            told = entry.reason
-        elif (found := over.get(entry.workload)) is not None:
-            told = join(ratio(found.speedup), interval(found.interval), tag(significance(found)))
-        rows.append((str(entry.workload), _server(table, entry.kernel, entry.best), told))
-    columns = ("Workload", "Served by", "Speedup over the winner, 95 % interval")
-    return write_table("Who serves each tuned workload", columns, rows)
+            return entry.reason
+        if (found := over.get(entry.workload)) is None:
+            return "the winner"
+        return join(ratio(found.speedup), interval(found.interval), tag(significance(found)))
+
+    fields: list[Field[Entry]] = [
+        Field("Workload", lambda entry: str(entry.workload)),
+        Field("Served by", lambda entry: _server(table, entry.kernel, entry.best)),
+        Field("Speedup over the winner, 95 % interval", against_winner),
+    ]
+    return list_table("Who serves each tuned workload", table.entries, fields)
 
 
 def held_out_table(table: DispatchTable) -> Markup:
     """Lay out what the rule chooses on workloads that nothing was tuned on; else nothing."""
-    rows = []
-    for one in table.held_out:
-        speedup = "-"
-        if one.compared is not None:
-            speedup = f"{ratio(one.compared.speedup)} {interval(one.compared.interval)}"
-        verdict = f"{one.verdict}; {productions(one.best)} serves" if one.refuted else one.verdict
-        server = _server(table, one.kernel, one.best)
-        rows.append((str(one.workload), str(one.nearest or "-"), server, speedup, verdict))
-    columns = ("Held out", "Nearest", "Rule", "Speedup, 95 % interval", "Verdict")
-    return write_table("The rule on held-out workloads", columns, rows) if rows else Markup("")
+
+    def speedup(one: HeldOut) -> str:
+        known = one.compared
+        return "-" if known is None else f"{ratio(known.speedup)} {interval(known.interval)}"
+
+    fields: list[Field[HeldOut]] = [
+        Field("Held out", lambda one: str(one.workload)),
+        Field("Nearest", lambda one: str(one.nearest or "-")),
+        Field("Rule", lambda one: _server(table, one.kernel, one.best)),
+        Field("Speedup, 95 % interval", speedup),
+        Field(
+            "Verdict",
+            lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted,
+        ),
+    ]
+    return list_table("The rule on held-out workloads", table.held_out, fields)
 
 
 def _server(table: DispatchTable, kernel: VariantKernel | None, best: Compared | None) -> str:
@@ -361,22 +379,26 @@ def _server(table: DispatchTable, kernel: VariantKernel | None, best: Compared |
 
 def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
     """Lay out every peer's time on every workload, and what serves there over it."""
-    names = peers_names(found)
-    rows = []
-    for one in found:
-        marks = (
-            tag("held out") if one.workload.held_out else "",
-            tag("unpaired") if not one.paired else "",
-        )
-        isolated = (
-            "" if one.isolated_us is None else soft(f"isolated {microseconds(one.isolated_us)}")
-        )
-        us = "-" if one.served_us is None else join(microseconds(one.served_us), isolated)
-        cells = (_peer_cell(one, name, recorded=recorded) for name in names)
-        rows.append((join(str(one.workload), *marks), one.server, us, *cells))
-    columns: list[Column | str] = ["Workload", "Served by", Column("us", numeric=True)]
-    columns += [f"{name}, us" for name in names]
-    return write_table("Peers per workload", columns, rows)
+
+    def workload(one: PeersOn) -> Markup:
+        held_out = tag("held out") if one.workload.held_out else ""
+        return join(str(one.workload), held_out, "" if one.paired else tag("unpaired"))
+
+    def served(one: PeersOn) -> str:
+        isolated = one.isolated_us
+        also = "" if isolated is None else soft(f"isolated {microseconds(isolated)}")
+        return "-" if one.served_us is None else join(microseconds(one.served_us), also)
+
+    def peer(name: str) -> Field[PeersOn]:
+        return Field(f"{name}, us", lambda one: _peer_cell(one, name, recorded=recorded))
+
+    fields: list[Field[PeersOn]] = [
+        Field("Workload", workload),
+        Field("Served by", lambda one: one.server),
+        Field(Column("us", numeric=True), served),
+        *map(peer, peers_names(found)),
+    ]
+    return list_table("Peers per workload", found, fields)
 
 
 def _peer_cell(one: PeersOn, name: str, *, recorded: bool) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -14,7 +14,7 @@ from tuner.report import charts, formatting
 from tuner.report.formatting import significant
 from tuner.report.pages import draw
 from tuner.report.serial import pick
-from tuner.report.tables import Column, join, tag, write_table
+from tuner.report.tables import Column, Field, join, list_table, tag
 
 # Free at each side of a chart, as a share of what it spans.
 PAD = 0.08
@@ -169,27 +169,22 @@ def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | 
 
 def programs_table(of: EnergyOf) -> Markup:
     """Lay out the energy of every program on one workload."""
-    rows = []
-    for one in of.programs:
+
+    def name(one: Consumption) -> str:
         marks = tag("chosen") if of.was_chosen(one) else "", tag("front") if one in of.front else ""
-        rows.append(
-            (
-                join(program_name(one), *marks),
-                formatting.microseconds(one.time_us),
-                significant(one.net_mj),
-                " to ".join(map(significant, one.net_range_mj)),
-                significant(one.gross_mj),
-                f"{one.power_w:.0f}",
-                str(len(one.windows)),
-                "-" if one.spread is None else formatting.percent(one.spread),
-                last_seen(one),
-            )
-        )
-    heads = ("Time, us", "Above idle, mJ", "Range", "With idle, mJ", "Power, W", "Windows", "Apart")
-    columns: list[Column | str] = [
-        "Program",
-        *(Column(head, numeric=True) for head in heads),
-        "Seen",
-    ]
+        return join(program_name(one), *marks)
+
+    numbers: dict[str, Callable[[Consumption], str]] = {
+        "Time, us": lambda one: formatting.microseconds(one.time_us),
+        "Above idle, mJ": lambda one: significant(one.net_mj),
+        "Range": lambda one: " to ".join(map(significant, one.net_range_mj)),
+        "With idle, mJ": lambda one: significant(one.gross_mj),
+        "Power, W": lambda one: f"{one.power_w:.0f}",
+        "Windows": lambda one: f"{len(one.windows)}",
+        "Apart": lambda one: "-" if one.spread is None else formatting.percent(one.spread),
+    }
+    fields = [Field(Column(head, numeric=True), write) for head, write in numbers.items()]
     label = f"Energy of the programs on {of.account.workload}"
-    return write_table(label, columns, rows, css="config")
+    return list_table(
+        label, of.programs, [Field("Program", name), *fields, Field("Seen", last_seen)]
+    )

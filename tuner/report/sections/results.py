@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -14,16 +13,10 @@ from tuner.report.data import ReportData, roofline_of
 from tuner.report.pages import write_pairs
 from tuner.report.sections.course import device_of
 from tuner.report.sections.summary import failures
-from tuner.report.tables import Cell, Column, join, soft, tag, write_table
+from tuner.report.tables import Cell, Column, Field, join, list_table, soft, tag
 
 # Above so many columns the table is set closer, to fit on a screen of 1,280 px.
 MANY_COLUMNS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    column: Column
-    cell: Callable[[Result], Cell | str]
 
 
 def results_table(data: ReportData) -> Markup:
@@ -37,16 +30,16 @@ def results_table(data: ReportData) -> Markup:
         held_out = tag("held out") if result.workload.held_out else ""
         return join(write_pairs(formatting.without(result.workload.values, shared)), held_out)
 
-    fields = [
+    fields: list[Field[Result]] = [
         _number(f"Baseline us{there}", lambda r: r.baseline_us, formatting.microseconds),
         _number(f"Tuned us{there}", lambda r: r.tuned_us, formatting.microseconds),
     ]
     if data.on_cpu:
-        fields = [_Field(Column("Result"), lambda _: "verified, not timed for a GPU")]
+        fields = [Field(Column("Result"), lambda _: "verified, not timed for a GPU")]
     else:
         wrong = {check.variant for check in failures(data)}
         fields.append(
-            _Field(
+            Field(
                 Column(f"Speedup{there}, 95 % interval", css="speedup"),
                 lambda r: _speedup(r, failed=r.variant in wrong, around=around),
             )
@@ -58,20 +51,19 @@ def results_table(data: ReportData) -> Markup:
             fields.append(_pair("Isolated us", lambda r: (r.isolated_us, r.isolated_speedup)))
         fields += [
             _number("Registers", lambda r: r.resources.registers if r.resources else None, str),
-            _Field(Column("Occupancy (limiter)"), _occupancy),
+            Field(Column("Occupancy (limiter)"), _occupancy),
         ]
     if data.named:
-        fields.append(_Field(Column("Candidate"), lambda r: r.candidate))
+        fields.append(Field(Column("Candidate"), lambda r: r.candidate))
     if data.homes:
-        fields.append(_Field(Column("Timed on"), lambda r: device_of(data, r)))
+        fields.append(Field(Column("Timed on"), lambda r: device_of(data, r)))
     fields += [
-        _Field(Column(parameter), _value_of(parameter))
+        Field(Column(parameter), _value_of(parameter))
         for parameter in formatting.varying(result.config for result in results)
     ]
-    rows = [(name(result), *(field.cell(result) for field in fields)) for result in results]
-    columns: list[Column | str] = ["Workload", *(field.column for field in fields)]
-    css = "results dense" if len(columns) > MANY_COLUMNS else "results"
-    return write_table("Results per workload", columns, rows, css=css, sorts=True)
+    css = "results dense" if len(fields) >= MANY_COLUMNS else "results"
+    fields = [Field("Workload", name), *fields]
+    return list_table("Results per workload", results, fields, css=css, sorts=True)
 
 
 def _value_of(parameter: str) -> Callable[[Result], Cell]:
@@ -88,25 +80,27 @@ def _value_of(parameter: str) -> Callable[[Result], Cell]:
 
 def _number(
     head: str, number_of: Callable[[Result], float | None], write: Callable[[float], str]
-) -> _Field:
+) -> Field[Result]:
     def cell(result: Result) -> Cell:
         number = number_of(result)
         return Cell("-") if number is None else Cell(write(number), number)
 
-    return _Field(Column(head, numeric=True), cell)
+    return Field(Column(head, numeric=True), cell)
 
 
-def _pair(head: str, pair_of: Callable[[Result], tuple[float | None, float | None]]) -> _Field:
+def _pair(
+    head: str, pair_of: Callable[[Result], tuple[float | None, float | None]]
+) -> Field[Result]:
     def cell(result: Result) -> Cell:
         us, speedup = pair_of(result)
         if us is None or speedup is None:
             return Cell("-")
         return Cell(join(formatting.microseconds(us), soft(formatting.ratio(speedup))), us)
 
-    return _Field(Column(head, css="pair"), cell)
+    return Field(Column(head, css="pair"), cell)
 
 
-def _rates(data: ReportData) -> list[_Field]:
+def _rates(data: ReportData) -> list[Field[Result]]:
     """Make the columns of what a kernel reaches, by the time that no neighbour disturbs."""
 
     def per_ns(amounts: dict[str, int]) -> Callable[[Result], float | None]:

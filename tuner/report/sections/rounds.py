@@ -10,12 +10,13 @@ from typing import Literal
 from markupsafe import Markup
 
 from tuner.analysis.base import METRICS
+from tuner.model.trial import Finding
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
 from tuner.report.formatting import times
 from tuner.report.pages import draw
 from tuner.report.rounds import End, Spent
-from tuner.report.tables import Column, join, soft, write_table
+from tuner.report.tables import Column, Field, join, list_table, soft
 from tuner.session.events import Profiled
 from tuner.session.rounds import TIME
 
@@ -242,15 +243,24 @@ def template_line(data: ReportData, candidate: str, number: int | None) -> str:
 
 def findings_table(data: ReportData, name: str, profiled: Profiled) -> Markup:
     """Lay out what a profile says, with the template's lines; nothing where nothing stands out."""
-    rows = []
-    for finding in profiled.findings:
+
+    def what(finding: Finding) -> Markup:
+        title = Markup("<strong>{}</strong><br>").format(finding.topic.replace("_", " "))
+        return join(title, finding.text)
+
+    def place(finding: Finding) -> str:
         line = template_line(data, name, finding.line)
         quoted = Markup("<code>{}</code>").format(line) if line else ""
-        place = "-" if finding.line is None else join(str(finding.line), quoted)
+        return "-" if finding.line is None else join(str(finding.line), quoted)
+
+    def advice(finding: Finding) -> Markup:
         parameter = Markup("Parameter: <code>{}</code>.").format(finding.parameter)
-        title = Markup("<strong>{}</strong><br>").format(finding.topic.replace("_", " "))
-        advice = join(finding.advice, soft(parameter) if finding.parameter else "")
-        rows.append((join(title, finding.text), place, advice))
+        return join(finding.advice, soft(parameter) if finding.parameter else "")
+
+    fields: list[Field[Finding]] = [
+        Field("Finding", what),
+        Field(Column("Line of the template", css="place"), place),
+        Field(Column("Advice", css="idea"), advice),
+    ]
     label = f"Findings for {name} on {profiled.workload.replace(',', ' ')}"
-    columns = ("Finding", Column("Line of the template", css="place"), Column("Advice", css="idea"))
-    return write_table(label, columns, rows) if rows else Markup("")
+    return list_table(label, profiled.findings, fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from math import inf
@@ -16,11 +16,11 @@ from tuner.model.config import Config, format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, LEFT_OUT, Stage, Status, Trial
+from tuner.model.trial import INITIAL, LEFT_OUT, Resources, Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
 from tuner.report.pages import write_pairs
-from tuner.report.tables import Cell, Column, join, soft, write_table
+from tuner.report.tables import Cell, Column, Field, join, list_table, soft, write_table
 from tuner.search.importance import Importance, average, importance
 from tuner.tuning.hopeless import Hopeless
 
@@ -355,77 +355,77 @@ def _compare_sources(baseline: str, source: str, workloads: Sequence[str], most:
 
 def rejected_table(data: ReportData) -> Markup:
     """Lay out why configs were rejected, by kind of reason; nothing where none was."""
-    rows = []
-    for one in rejections(data)[:REASONS_SHOWN]:
+
+    def config(one: Rejection) -> Markup:
         own = f"{one.first.candidate}:" if data.several else ""
-        where = soft(f"({one.first.workload})")
-        config = join(own, write_pairs(one.first.config), where)
-        rows.append((one.meaning, len(one.trials), one.configs, one.example, config))
-    columns = (
-        "Status",
-        Column("Trials", numeric=True),
-        Column("Configs", numeric=True),
-        Column("One example of the reason", css="reason"),
-        Column("Its config", css="config"),
-    )
-    return write_table("Rejected configs by reason", columns, rows) if rows else Markup("")
+        return join(own, write_pairs(one.first.config), soft(f"({one.first.workload})"))
+
+    fields: list[Field[Rejection]] = [
+        Field("Status", lambda one: one.meaning),
+        Field(Column("Trials", numeric=True), lambda one: len(one.trials)),
+        Field(Column("Configs", numeric=True), lambda one: one.configs),
+        Field(Column("One example of the reason", css="reason"), lambda one: one.example),
+        Field(Column("Its config", css="config"), config),
+    ]
+    return list_table("Rejected configs by reason", rejections(data)[:REASONS_SHOWN], fields)
 
 
 def fastest_tables(data: ReportData) -> list[tuple[Workload, Markup]]:
     """Lay out the fastest configs of each workload, by the parameters that vary among them."""
-    shared_head = "Shared, bytes" if data.dynamic_shared_bytes else "Static shared, bytes"
-    tables = []
-    for workload, trials in fastest_configs(data):
-        names = formatting.varying(trial.config for trial in trials)
-        baseline_us = None if data.on_cpu else data.baseline_us(workload)
-        rows = [
-            _fastest_row(data, trials, place, names, baseline_us) for place in range(len(trials))
-        ]
-        columns = [Column("#", numeric=True), Column("us", numeric=True)]
-        if not data.on_cpu:
-            columns.append(Column("Baseline over it", numeric=True))
-        columns += [Column("Candidate")] if data.several else []
-        columns += [Column(name, css="value") for name in names]
-        if not data.on_cpu:
-            columns += [
-                Column("Registers", numeric=True),
+    return [
+        (workload, _fastest_table(data, workload, trials))
+        for workload, trials in fastest_configs(data)
+    ]
+
+
+def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...]) -> Markup:
+    baseline_us, first = data.baseline_us(workload), trials[0].config
+
+    def number(head: str, write: Callable[[Trial], str | int | None]) -> Field[Trial]:
+        def cell(trial: Trial) -> str | int:
+            told = write(trial)
+            return "-" if told is None else told
+
+        return Field(Column(head, numeric=True), cell)
+
+    def used(trial: Trial) -> Resources:
+        return trial.resources or Resources(None)
+
+    def spills(trial: Trial) -> int | None:
+        known = trial.resources
+        return None if known is None else known.spill_store_bytes + known.spill_load_bytes
+
+    def over_it(trial: Trial) -> str | None:
+        if baseline_us is None or not trial.time_us:
+            return None
+        return formatting.ratio(baseline_us / trial.time_us)
+
+    def parameter(name: str) -> Field[Trial]:
+        def value(config: Config) -> str:
+            return format_value(config[name]) if name in config else "-"
+
+        def cell(trial: Trial) -> Cell:
+            told = value(trial.config)
+            return Cell(told, css="differs" if told not in ("-", value(first)) else "")
+
+        return Field(Column(name, css="value"), cell)
+
+    fields = [
+        number("#", lambda trial: trials.index(trial) + 1),
+        number("us", lambda trial: formatting.microseconds(trial.time_us or 0.0)),
+        *([] if data.on_cpu else [number("Baseline over it", over_it)]),
+        *([Field("Candidate", lambda trial: trial.candidate)] if data.several else []),
+        *map(parameter, formatting.varying(trial.config for trial in trials)),
+    ]
+    if not data.on_cpu:
+        fields += [
+            number("Registers", lambda trial: used(trial).registers),
+            Field(
                 Column("Occupancy (limiter)", css="occupancy"),
-            ]
-            columns.append(Column("Spills, bytes", numeric=True))
-        columns.append(Column(shared_head, numeric=True))
-        label = f"Fastest configs for {workload}"
-        tables.append((workload, write_table(label, columns, rows)))
-    return tables
-
-
-def _fastest_row(
-    data: ReportData,
-    trials: Sequence[Trial],
-    place: int,
-    names: Sequence[str],
-    baseline_us: float | None,
-) -> list[Cell | str | int]:
-    trial, first, used = trials[place], trials[0], trials[place].resources
-
-    def value(config: Config, name: str) -> str:
-        return format_value(config[name]) if name in config else "-"
-
-    row: list[Cell | str | int] = [f"{place + 1}", formatting.microseconds(trial.time_us or 0.0)]
-    if not data.on_cpu:
-        row.append(
-            formatting.ratio(baseline_us / trial.time_us) if baseline_us and trial.time_us else "-"
-        )
-    row += [trial.candidate] if data.several else []
-    for name in names:
-        told = value(trial.config, name)
-        row.append(
-            Cell(told, css="differs" if told not in ("-", value(first.config, name)) else "")
-        )
-    if not data.on_cpu:
-        row += [
-            "-" if used is None or used.registers is None else f"{used.registers}",
-            formatting.occupancy(trial.occupancy),
-            "-" if used is None else f"{used.spill_store_bytes + used.spill_load_bytes}",
+                lambda trial: formatting.occupancy(trial.occupancy),
+            ),
+            number("Spills, bytes", spills),
         ]
-    shared_bytes = data.shared_bytes(trial)
-    return [*row, "-" if shared_bytes is None else shared_bytes]
+    head = "Shared, bytes" if data.dynamic_shared_bytes else "Static shared, bytes"
+    fields.append(number(head, data.shared_bytes))
+    return list_table(f"Fastest configs for {workload}", trials, fields)

@@ -15,7 +15,7 @@ from tuner.report.data import ReportData
 from tuner.report.formatting import ratio, significance
 from tuner.report.pages import write_pairs
 from tuner.report.sections.dispatch import over_best_peers, peers_on
-from tuner.report.tables import Cell, Column, join, tag, write_table
+from tuner.report.tables import Cell, Column, Field, join, list_table, tag, write_table
 
 # A larger speedup over the baseline comes with a warning.
 BELIEVABLE = 10
@@ -474,17 +474,19 @@ def checks_table(data: ReportData) -> Markup:
 def open_checks_table(data: ReportData) -> Markup:
     """Lay out the checks of winners that were not passed, the first ones; else nothing."""
     common = formatting.common(data.results)
-    rows = []
-    for check in open_checks(data)[:CHECKS_SHOWN]:
+
+    def verdict(check: Check) -> Markup:
         failed = check.passed is False
-        config = write_pairs(formatting.without(check.config, common))
+        return join(tag("failed" if failed else "not run", bad=failed), reason_of(check))
+
+    def config(check: Check) -> Markup:
         own = f"{check.candidate}:" if data.several else ""
-        verdict = join(tag("failed" if failed else "not run", bad=failed), reason_of(check))
-        rows.append((check.kind, str(check.workload), verdict, join(own, config)))
-    columns = (
-        "Check",
-        "Workload",
-        Column("Verdict and reason", css="reason"),
-        Column("Config", css="config"),
-    )
-    return write_table("Checks that were not passed", columns, rows) if rows else Markup("")
+        return join(own, write_pairs(formatting.without(check.config, common)))
+
+    fields: list[Field[Check]] = [
+        Field("Check", lambda check: check.kind),
+        Field("Workload", lambda check: str(check.workload)),
+        Field(Column("Verdict and reason", css="reason"), verdict),
+        Field(Column("Config", css="config"), config),
+    ]
+    return list_table("Checks that were not passed", open_checks(data)[:CHECKS_SHOWN], fields)
