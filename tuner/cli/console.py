@@ -32,9 +32,14 @@ class Console(rich.console.Console):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
+def is_wide(console: rich.console.Console) -> bool:
+    """Tell a console that is no terminal, and whose width nobody has said: lines may be long."""
+    return not console.is_terminal and not os.environ.get("COLUMNS")
+
+
 def fit_to_file(console: Console) -> None:
-    """Widen a console that is no terminal, and whose width nobody has said."""
-    if not console.is_terminal and not os.environ.get("COLUMNS"):
+    """Widen such a console."""
+    if is_wide(console):
         console.width = FILE_COLUMNS
 
 

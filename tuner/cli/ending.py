@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from tuner.app.environment import program_name
+from tuner.cli.console import is_wide
 from tuner.model.errors import SessionError, TunerError
 from tuner.model.trial import Status
 from tuner.report import formatting
@@ -175,6 +176,11 @@ def print_end(
     # One line stays for what is left out, and one for the shell.
     left = console.height - 2 - _count_rows(console, end)
     shown = min(count, FEWEST_ROWS)
+    # Long names of workloads take several lines each.
+    while (
+        shown > len(("best", "worst", "median")) and len(console.render_lines(draw(shown))) > left
+    ):
+        shown -= 1
     kept: list[str] = []
     rows = len(console.render_lines(draw(shown))) if count else 0
     room = min(left - rows, console.height // 4)
@@ -213,9 +219,8 @@ def _count_rows(console: Console, lines: Sequence[str]) -> int:
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
     """Print lines that break between words; in a file they break nowhere."""
-    soft = not console.is_terminal and not os.environ.get("COLUMNS")
     for line in filter(None, lines):
-        console.print(line, soft_wrap=soft)
+        console.print(line, soft_wrap=is_wide(console))
 
 
 def _from_here(path: Path) -> str:

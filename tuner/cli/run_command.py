@@ -124,6 +124,7 @@ def _run(
     """Run to the end, show it, and write the report."""
     from tuner.app.environment import headline
     from tuner.app.run import run
+    from tuner.cli.console import is_wide
     from tuner.cli.ending import print_end, print_so_far, write_report
     from tuner.cli.view import make_view
     from tuner.model.errors import AwaitedError, Interrupted
@@ -134,7 +135,7 @@ def _run(
     def announce_run(started: OpenRun) -> None:
         folders.append(started.session.directory)
         if not silent:
-            console.print(headline(started.device), soft_wrap=not console.is_terminal)
+            console.print(headline(started.device), soft_wrap=is_wide(console))
         if started.warning:
             # Told before the hours of the search, and once more by the error that ends the run.
             options.say(f"Warning: {started.warning}; the run goes on without it")

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tuner.cli.console import Console, Live
+from tuner.cli.console import Console, Live, is_wide
 from tuner.model.trial import Status
 from tuner.process.tally import waits
 from tuner.report import formatting
@@ -260,14 +260,14 @@ class PlainView(View):
     def wait(self, progress: Progress | None, text: str) -> None:
         """Print what is waited for."""
         if progress is None:
-            self._console.print(f"          {text}", soft_wrap=True)
+            self._console.print(f"          {text}", soft_wrap=is_wide(self._console))
         else:
             self._line(progress, text)
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds
         self._printed_share = share_done(progress)
-        self._console.print(f"{progress.seconds:6.1f} s  {text}", soft_wrap=True)
+        self._console.print(f"{progress.seconds:6.1f} s  {text}", soft_wrap=is_wide(self._console))
 
 
 def share_done(progress: Progress) -> float:

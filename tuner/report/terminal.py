@@ -73,24 +73,25 @@ def results_table(
     rows = _choose_rows(results, most)
     common, shared = formatting.common(results), formatting.shared_axes(r.workload for r in results)
     names = [Text(formatting.pairs(formatting.without(r.workload.values, shared))) for _, r in rows]
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    left = width
-    for column in _choose_columns(rows, names, peers, width):
-        # Long names of workloads break between their axes, and never within one.
-        if column.cells is names and column.width > formatting.MOST_WORKLOAD_CHARS + 1:
-            longest = max(len(axis) for name in names for axis in name.plain.split(" "))
-            size = max(longest, min(column.width, left // 3))
-            table.add_column(column.head, min_width=longest, max_width=size, vertical="bottom")
-            left -= size + 1
-        else:
-            table.add_column(column.head, justify=column.justify, no_wrap=True)
-            left -= column.width
     configs = [_own_config(result, common) for _, result in rows]
     longest = max(map(len, configs), default=0)
-    with_config = left >= (longest if most is not None else min(longest, CONFIG_COLUMNS))
+    # On a screen a config has one line, and says more than most other columns.
+    columns = _choose_columns(rows, names, peers, width - longest if most else width)
+    left = width - sum(column.width for column in columns)
+    with_config = left >= (longest if most else min(longest, CONFIG_COLUMNS))
+    if most and not with_config:
+        columns = _choose_columns(rows, names, peers, width)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        # Long names of workloads break between their axes, and never within one.
+        if column.cells is names and column.width > formatting.MOST_WORKLOAD_CHARS + 1:
+            axis = max(len(one) for name in names for one in name.plain.split(" "))
+            size = max(axis, min(column.width, width // 3))
+            table.add_column(column.head, min_width=axis, max_width=size, vertical="bottom")
+        else:
+            table.add_column(column.head, justify=column.justify, no_wrap=True)
     if with_config:
         table.add_column("config", ratio=1, overflow="fold")
-    columns = _choose_columns(rows, names, peers, width)
     for row, config in enumerate(configs):
         cells = [column.cells[row] for column in columns]
         # Brackets are no markup. The row's times are those of the config, kept or not.

@@ -144,6 +144,17 @@ def test_lines_in_the_environment_say_how_high_a_screen_is_that_is_no_terminal(
     assert max(map(len, lines)) <= 80
 
 
+def test_long_names_of_workloads_leave_room_for_the_rest(many: ReportData) -> None:
+    axes = {f"a_long_name_{n}": 128 for n in range(3)}
+    results = [
+        replace(one, workload=Workload.of({"T": n, **{k: v + n for k, v in axes.items()}}))
+        for n, one in enumerate(many.results)
+    ]
+    lines = printed(replace(many, results=tuple(results)), 80, 24)
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+
+
 def test_on_a_cpu_there_is_no_ratio(many: ReportData) -> None:
     of_cpu = [
         replace(one, resources=Resources(None), occupancy=None, surroundings="")
