@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 46_503,
+    "core": 46_509,
     "runtime": 2_240,
     "export": 2_870,
     "engines": 3_560,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 81_301,
+    "tests": 81_310,
     "docs": 4_850,
 }
 

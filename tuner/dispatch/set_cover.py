@@ -59,7 +59,12 @@ def fewest_set(
     more: float,
     kind: Callable[[Option], Hashable],
 ) -> tuple[Option | None, ...]:
-    """Choose as `best_set` does the fewest options that cost at most `more` than all of them do."""
+    """Choose as `best_set` does the fewest options that cost at most `more` than all of them do.
+
+    One at least, where there is any.
+    """
+    if len(costs) == 1:  # without the solver, as above
+        return (min(costs[0], key=costs[0].__getitem__, default=None),)
     least = sum(min((*row.values(), c)) for row, c in zip(costs, otherwise, strict=True))
     return _solve(costs, kind, ("options", "kinds", "costs"), otherwise, dearest=least + more)
 
@@ -103,6 +108,7 @@ def _solve(
         rows.append(_Row(objectives["options"], -np.inf, most))
     if dearest is not None:
         rows.append(_Row(objectives["costs"], -np.inf, dearest + _SLACK))
+        rows.append(_Row(objectives["options"], 1.0, np.inf))
     for objective in map(objectives.__getitem__, order):
         values = _minimize_cost(objective, rows, len(options), first_none + len(otherwise))
         reached = sum(values[i] * weight for i, weight in objective.items())

@@ -75,6 +75,12 @@ def test_unless_it_is_said_the_set_is_the_fewest_that_lose_no_more_than_1_percen
     assert served(dispatched(apart)) == [A, C, B]
 
 
+def test_a_small_gain_that_is_proved_is_served_too(dispatched):
+    small = dispatched((comparison(ONE, {A: 9.94}), comparison(SOME, {A: 9.94})))
+    assert served(small)[:2] == [A, A]
+    assert served(dispatched((comparison(ONE, {A: 9.94}),)))[0] == A
+
+
 def test_a_curve_says_what_every_variant_is_worth(dispatched):
     curve = dispatched().curve()
     assert [point.variants for point in curve] == [1, 2, 3]
