@@ -23,6 +23,10 @@ os.environ["TUNER_CACHE_DIR"] = str(kept_folder())
 # Where it is kept whose Python may run.
 os.environ["XDG_STATE_HOME"] = f"{tempfile.gettempdir()}/tune-tests-{os.getuid()}"
 
+# A test has no screen unless it says so; pytest-xdist states one of 24 lines.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 # A shell starts background jobs of a script with SIGINT ignored, and so would be every `tune` that
 # a test starts and interrupts. `tune` itself goes on ignoring it there, as such jobs should.
 ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -22,7 +22,7 @@ from tuner.model.errors import DeviceLost
 
 KEYS = (
     "kernel device recorded protocol on_cpu session seconds trials checks surroundings workloads "
-    "rounds time verified_by"
+    "rounds time verified_by dispatch"
 )
 WORKLOAD_KEYS = (
     "workload held_out baseline_us tuned_us speedup interval verdict surroundings alone_us "
@@ -99,7 +99,9 @@ def test_a_run_without_a_result_says_why(project, tune) -> None:
     assert "tuned kernels" not in done.stdout
     assert "searching" not in done.stdout
     assert done.stdout.startswith("RECORDED")
-    assert "report" in done.stdout.splitlines()[-1]
+    *_, report, verdict = done.stdout.splitlines()
+    assert report.startswith("report ")
+    assert verdict.startswith("No result: ")
 
 
 def test_given_workloads_take_the_place_of_the_declared_ones_and_trials_bound_each(tune) -> None:
@@ -130,6 +132,10 @@ def test_an_interrupted_run_says_how_to_resume_and_can_be(
     assert process.returncode == 130
     if extra:
         assert out == ""
+    else:
+        assert "best so far" in out
+        assert "my session/report.html" in out
+        assert (project.root / "my session" / "report.html").exists()
     assert_resumes(project.root / "my session", tune)
 
 
@@ -140,7 +146,7 @@ def test_a_run_interrupted_while_it_writes_its_report_says_how_to_get_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tuner.cli.view.write_report", interrupt)
+        patch.setattr("tuner.cli.ending.write_report", interrupt)
         ended = tune("kernels/scale.cu", "--trials", 5, "--session", "mine", "--json", "--quiet")
     assert (ended.exit_code, ended.stdout) == (130, "")
     assert ended.stderr == "interrupted; resume with: tune --resume mine\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner
@@ -21,18 +22,29 @@ def without_times(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "command"), [("README.md", ("silu_and_mul.cu",)), ("docs/peers.md", RMSNORM)]
+    ("page", "screen", "command"),
+    [
+        ("README.md", {"COLUMNS": "80", "LINES": "24"}, ("silu_and_mul.cu",)),
+        ("docs/peers.md", {"COLUMNS": "140"}, RMSNORM),
+    ],
 )
 def test_a_run_prints_what_the_page_shows(
-    page: str, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    screen: dict[str, str],
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("COLUMNS", "140")
+    for name, value in screen.items():
+        monkeypatch.setenv(name, value)
     kernel, *options = command
     arguments = [f"kernels/sglang/{kernel}", *options, "--device", "recorded"]
-    done = CliRunner().invoke(cli, [*arguments, "--session", str(tmp_path / "s")], prog_name="tune")
+    # A long path would take the place of other lines.
+    with TemporaryDirectory() as folder:
+        words = [*arguments, "--session", f"{folder}/s"]
+        done = CliRunner().invoke(cli, words, prog_name="tune")
     assert done.exit_code == 0, done.stderr
-    printed = without_times(done.output)
+    printed = without_times(done.output.replace(f"{folder}/s", "sessions/silu_and_mul"))
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (shown,) = (block for language, block in blocks if not language)

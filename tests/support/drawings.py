@@ -22,7 +22,7 @@ def of_class(root: Element, name: str) -> list[Element]:
     return [e for e in root.iter() if name in (e.get("class") or "").split()]
 
 
-VOID = {"meta", "link", "br"}
+VOID = {"meta", "link", "br", "wbr"}
 
 
 class Page(HTMLParser):
@@ -54,7 +54,7 @@ class Page(HTMLParser):
             self.text += " "
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "style":
+        if self.open and self.open[-1] in {"style", "script"}:
             return
         self.text += data
         if self.open and self.open[-1] == "h2":

@@ -10,12 +10,12 @@ Cells = dict[str, str]
 
 NUMBER = re.compile(r"[\d,]*\.?\d+")
 INTERVAL = re.compile(r"\[([\d.]+), ([\d.]+)\]")
-# The first of a result's lines: its times, the speedup, the time alone where there is one, and the
-# roofline; the next one has the interval.
+# A result's line: its times, the speedup with its interval, the roofline, and the time alone where
+# there is one.
 CONSOLE_ROW = re.compile(
-    r"^.*? +(?P<baseline>[\d,.]+) +(?P<tuned>[\d,.]+) (?P<speedup>[\d.]+x)"
-    r"(?: +(?P<alone>[\d,.]+|-|only))? +(?P<roofline>[\d.]+ %|-) +(?:\d+|-) .*?"
-    r"(?P<kept>baseline kept)?[^\n]*\n.*?(?P<interval>\[[\d.]+, [\d.]+\])",
+    r"^.*? +(?P<baseline>[\d,.]+) +(?P<tuned>[\d,.]+) +(?P<speedup>[\d.]+x)"
+    r" +(?P<interval>\[[\d.]+, [\d.]+\]) +(?P<roofline>[\d.]+ %|-)"
+    r"(?: +(?P<alone>[\d,.]+|-|only)(?: [\d.]+x)?)? .*$",
     re.MULTILINE,
 )
 VALUE = re.compile(r"^[\d,]+ \((?P<roofline>[\d.]+ %)\); (?P<us>[\d,.]+) us, floor (?P<floor>.+)$")

@@ -13,7 +13,7 @@ import pytest
 from rounds_sample import session_with_rounds
 
 from tuner.cli import COMMANDS, RUN, cli
-from tuner.cli.view import agent_object
+from tuner.cli.ending import agent_object
 from tuner.model.statistics import geometric_mean
 from tuner.report.data import from_session
 from tuner.report.terminal import json_of

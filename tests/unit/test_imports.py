@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_845,
+    "core": 47_180,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 15_495,
-    "agents": 8_220,
+    "draft": 15_500,
+    "agents": 8_250,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 81_810,
+    "tests": 82_355,
     "docs": 4_890,
 }
 

@@ -14,7 +14,7 @@ from tuner.app.run import run
 from tuner.model.errors import AgentError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Progress
-from tuner.model.settings import VARIANTS_WITHIN, CallSettings, RunSettings, read, settings_in
+from tuner.model.settings import CallSettings, RunSettings, read, settings_in
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Result
 from tuner.session.store import DATABASE
@@ -54,7 +54,12 @@ class TuningResult:
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean of the speedups over the tuned workloads, None without any."""
+        """The geometric mean of the speedups over the tuned workloads.
+
+        None without any, and where they ran on a CPU, whose times are not compared.
+        """
+        if self.data.on_cpu:
+            return None
         tuned = [one.speedup for one in self.results if not one.workload.held_out]
         return geometric_mean(tuned) if tuned else None
 
@@ -99,9 +104,15 @@ class TuningResult:
                 **one.workload.values,
                 "baseline_us": one.baseline_us,
                 "tuned_us": one.tuned_us,
-                "speedup": one.speedup,
-                "low": one.interval[0],
-                "high": one.interval[1],
+                **(
+                    {}
+                    if self.data.on_cpu
+                    else {
+                        "speedup": one.speedup,
+                        "low": one.interval[0],
+                        "high": one.interval[1],
+                    }
+                ),
                 "config": str(one.config),
             }
             for one in self.results
@@ -140,8 +151,7 @@ class TuningResult:
 
         choice = None
         if variants_within is not None or max_variants is not None:
-            within = VARIANTS_WITHIN if variants_within is None else variants_within
-            choice = SetSelection(within, max_variants)
+            choice = SetSelection(variants_within, max_variants)
         write = plugins.load(plugins.FORMATS, "dispatch")
         written: Exported = write(self.folder, Path(folder), choice, None)
         return written

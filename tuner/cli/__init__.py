@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "Check a search space and its template; no GPU is needed.",
     "render": "Print the CUDA source of one config.",
     "verify": "Repeat the verification of a session's winners.",
+    "show": "Print the results of a session whole.",
     "report": "Write the report of a session.",
     "mcp": "Serve the rounds to a coding agent, over the Model Context Protocol.",
     "export": "Write a session's variants for production, or its rounds as training data.",

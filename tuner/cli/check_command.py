@@ -55,9 +55,10 @@ def command(
     """
     from tuner.app.check import check
     from tuner.cli.console import Console
+    from tuner.cli.view import say_while
 
     chosen = options.unique(operators, "operator")
-    with stdout_kept_for_result(as_json):
+    with stdout_kept_for_result(as_json), say_while(f"checking {space}", options.say):
         space_check = check(space, target=target, sample=sample, operators=chosen, run=not no_run)
     if as_json:
         click.echo(json.dumps(as_object(space_check)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,6 +14,9 @@ from rich.file_proxy import FileProxy
 from rich.segment import Segment
 
 from tuner.cli.printing import clean_output, visible
+
+# Where there is no terminal to fit into: a config then takes two or three lines.
+FILE_COLUMNS = 140
 
 
 class Console(rich.console.Console):
@@ -26,6 +30,17 @@ class Console(rich.console.Console):
     ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def is_wide(console: rich.console.Console) -> bool:
+    """Tell a console that is no terminal, and whose width nobody has said: lines may be long."""
+    return not console.is_terminal and not os.environ.get("COLUMNS")
+
+
+def fit_to_file(console: Console) -> None:
+    """Widen such a console."""
+    if is_wide(console):
+        console.width = FILE_COLUMNS
 
 
 class Live(rich.live.Live):

@@ -208,6 +208,11 @@ def tls_files(
     return TlsFiles(authority, certificate, key)
 
 
+def say(text: str) -> None:
+    """Tell the user what is no result."""
+    click.echo(text, err=True)
+
+
 def asker(trusted: bool) -> Callable[[str], bool]:
     """Make what asks whether a stranger's Python may run: on a terminal, unless it is trusted."""
 

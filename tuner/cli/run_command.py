@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from tuner.model.settings import GivenSettings
 
 WORDS = "tuner.cli.words"
-# Where there is no terminal to fit into: a config then takes two or three lines.
-FILE_COLUMNS = 140
 
 
 class TopLevelCommand(click.Command):
@@ -65,7 +62,7 @@ def command(context: click.Context, /, **values: Any) -> None:
     """Find the best config of KERNEL.cu for every workload and prove it against the baseline."""
     options.require_one_choice(values["variants_within"], values["max_variants"])
     from tuner.app.plan import RunOptions
-    from tuner.cli.console import Console
+    from tuner.cli.console import Console, fit_to_file
 
     settings = options.settings_of(context, values)
     # Collect what a resumed run needs to reach the cluster, and to go on with the copy.
@@ -78,7 +75,7 @@ def command(context: click.Context, /, **values: Any) -> None:
     run_options = RunOptions(
         **options.call_settings_of(values),
         command=(program_name(), *context.meta[WORDS]),
-        say=_say,
+        say=options.say,
         may_run=options.asker(values["trust"]),
         cluster=_cluster(values),
         resume_command=tuple(words_of(again)),
@@ -87,11 +84,10 @@ def command(context: click.Context, /, **values: Any) -> None:
     with interrupt_on_sigterm():
         with stdout_kept_for_result(as_json):
             console = Console(stderr=as_json)
-            if not console.is_terminal:
-                console.width = FILE_COLUMNS
+            fit_to_file(console)
             done = _run(values, settings, run_options, console, quiet and as_json)
         if as_json:
-            from tuner.cli.view import agent_object
+            from tuner.cli.ending import agent_object
             from tuner.report.terminal import json_of
 
             agent = {"agent": agent_object(done.data, done.failure)} if done.data.author else {}
@@ -118,10 +114,6 @@ def _cluster(values: dict[str, Any]) -> ClusterSettings | None:
     return ClusterSettings(values["cluster"], tls, gpu_model)
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
 def _run(
     values: dict[str, Any],
     settings: GivenSettings,
@@ -132,21 +124,30 @@ def _run(
     """Run to the end, show it, and write the report."""
     from tuner.app.environment import headline
     from tuner.app.run import run
-    from tuner.cli.view import make_view, print_end, write_report
-    from tuner.model.errors import AwaitedError
+    from tuner.cli.console import is_wide
+    from tuner.cli.ending import print_end, print_so_far, write_report
+    from tuner.cli.view import make_view
+    from tuner.model.errors import AwaitedError, Interrupted
 
-    with ExitStack() as stack:
-        view = stack.enter_context(make_view(console, quiet=values["quiet"]))
+    folders: list[Path] = []
+    view = make_view(console, quiet=values["quiet"])
 
-        def announce_run(started: OpenRun) -> None:
-            if not silent:
-                console.print(headline(started.device), soft_wrap=True)
-            if started.warning:
-                # Told before the hours of the search, and once more by the error that ends the run.
-                _say(f"Warning: {started.warning}; the run goes on without it")
+    def announce_run(started: OpenRun) -> None:
+        folders.append(started.session.directory)
+        if not silent:
+            console.print(headline(started.device), soft_wrap=is_wide(console))
+        if started.warning:
+            # Told before the hours of the search, and once more by the error that ends the run.
+            options.say(f"Warning: {started.warning}; the run goes on without it")
 
-        source, resume = values["source"], values["resume"]
-        done = run(source, settings, run_options, view, resume=resume, opened=announce_run)
+    source, resume = values["source"], values["resume"]
+    try:
+        with view:
+            done = run(source, settings, run_options, view, resume=resume, opened=announce_run)
+    except Interrupted:
+        for folder in () if silent else folders:
+            print_so_far(folder, console)
+        raise
     # A session that is complete makes its report anew when it is resumed.
     with resumed_by((*run_options.resume_command, "--resume", str(done.folder))):
         if not (run_options.step and isinstance(done.failure, AwaitedError)):

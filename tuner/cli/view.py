@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
-from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tuner.app.environment import program_name
-from tuner.cli.console import Console, Live
-from tuner.model.errors import SessionError
+from tuner.cli.console import Console, Live, is_wide
 from tuner.model.trial import Status
 from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import RenderableType
 
-    from tuner.model.errors import AgentError
     from tuner.model.kernel import Workload
     from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-    from tuner.report.data import ReportData
-    from tuner.report.rounds import RoundData, Spent
-    from tuner.report.sections.dispatch import PeersOn
 
 PHASES: Mapping[Phase, str] = {
     "baseline": "measuring the baseline",
@@ -45,6 +37,8 @@ PHASES: Mapping[Phase, str] = {
     "mutants": "breaking the baseline, to see what verification catches",
     "done": "done",
 }
+# Before the first of them; a kernel without a search space is drafted then.
+OPENING = "reading the kernel and opening the device"
 # What a run waits for, by the last words of what `tuner.process.tally` calls it.
 WAITS = {
     "prepare": "drawing inputs",
@@ -64,11 +58,6 @@ QUIET_S = 3.0
 LOOK_S = 0.5
 # Lines besides the workloads': title, head, summary, and two to wrap into.
 FRAME_LINES = 5
-REPORT = "report.html"
-# Of why there is no result: the report has the others.
-REASONS = 5
-# Of a change or a refusal, in one line.
-MOST_CHARS = 100
 # Of a workload's name in the live table, which has one line for it.
 MOST_WORKLOAD_CHARS = 40
 
@@ -79,8 +68,8 @@ class View:
     def update(self, progress: Progress) -> None:
         """Take the next snapshot."""
 
-    def wait(self, progress: Progress, text: str) -> None:
-        """Say what a run waits for since this snapshot."""
+    def wait(self, progress: Progress | None, text: str) -> None:
+        """Say what a run waits for since this snapshot, or before the first one."""
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +116,7 @@ class WaitingView(View):
     def __init__(self, shown: View) -> None:
         self._shown = shown
         self._last: Progress | None = None
-        self._since_s = self._said_s = 0.0
+        self._since_s, self._said_s = time.monotonic(), 0.0
         self._said = ""
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -151,7 +140,7 @@ class WaitingView(View):
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
             with self._lock:
-                if self._last is None or self._over.is_set():
+                if self._over.is_set():
                     continue
                 quiet_s = time.monotonic() - self._since_s
                 text, seconds = waited_for(self._last)
@@ -159,16 +148,42 @@ class WaitingView(View):
                 if quiet_s < max(again_s, QUIET_S):
                     continue
                 self._said, self._said_s = text, quiet_s
-                progress = replace(self._last, seconds=self._last.seconds + quiet_s)
                 so_far = f", for {seconds:.0f} s" if seconds >= 1.0 else ""
+                last = self._last
+                progress = last and replace(last, seconds=last.seconds + quiet_s)
                 self._shown.wait(progress, f"{text}{so_far}")
 
 
-def waited_for(progress: Progress) -> tuple[str, float]:
+def waited_for(progress: Progress | None) -> tuple[str, float]:
     """Say what a run waits for now, and how many seconds it has done so."""
-    going_on = ((WAITS.get(what.rpartition("/")[2]), s) for what, s in waits(0.0))
-    text, seconds = next(((t, s) for t, s in going_on if t), (PHASES[progress.phase], 0.0))
-    return (text if progress.current is None else f"{text}, {progress.current}"), seconds
+    phase = OPENING if progress is None else PHASES[progress.phase]
+    text, seconds = next(((t, s) for t, s in _going_on() if t), (phase, 0.0))
+    current = None if progress is None else progress.current
+    return (text if current is None else f"{text}, {current}"), seconds
+
+
+@contextmanager
+def say_while(what: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Say what a command does for as long as it takes, where that is longer than `QUIET_S`."""
+    over, began_s = threading.Event(), time.monotonic()
+
+    def look() -> None:
+        wait_s = QUIET_S
+        while not over.wait(wait_s):
+            seconds = time.monotonic() - began_s
+            text, _ = next(((t, s) for t, s in _going_on() if t), ("", 0.0))
+            say(f"{seconds:6.1f} s  {what}{f': {text}' if text else ''}")
+            wait_s = seconds
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _going_on() -> list[tuple[str | None, float]]:
+    return [(WAITS.get(what.rpartition("/")[2]), seconds) for what, seconds in waits(0.0)]
 
 
 class LiveView(View):
@@ -188,9 +203,12 @@ class LiveView(View):
         self._note = progress.note or self._note
         self._progress, self._wait = progress, ""
 
-    def wait(self, progress: Progress, text: str) -> None:
-        """Keep what is waited for, until the next snapshot."""
-        self._progress, self._wait = progress, text
+    def wait(self, progress: Progress | None, text: str) -> None:
+        """Keep what is waited for, until the next snapshot; before the first there is no table."""
+        if progress is None:
+            self._console.print(text)
+        else:
+            self._progress, self._wait = progress, text
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
@@ -239,14 +257,17 @@ class PlainView(View):
             status = search_status(progress, progress.current) if searching else phase
             self._line(progress, status)
 
-    def wait(self, progress: Progress, text: str) -> None:
+    def wait(self, progress: Progress | None, text: str) -> None:
         """Print what is waited for."""
-        self._line(progress, text)
+        if progress is None:
+            self._console.print(f"          {text}", soft_wrap=is_wide(self._console))
+        else:
+            self._line(progress, text)
 
     def _line(self, progress: Progress, text: str) -> None:
         self._printed_s = progress.seconds
         self._printed_share = share_done(progress)
-        self._console.print(f"{progress.seconds:6.1f} s  {text}", soft_wrap=True)
+        self._console.print(f"{progress.seconds:6.1f} s  {text}", soft_wrap=is_wide(self._console))
 
 
 def share_done(progress: Progress) -> float:
@@ -327,159 +348,3 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
     summary = (PHASES[progress.phase], f"{share_done(progress):.0%} of the trials")
     elapsed = f"{duration(progress.seconds)} elapsed"
     return Group(table, Text(", ".join((*summary, *pace(progress), elapsed, *more))))
-
-
-def round_lines(data: ReportData) -> Iterator[str]:
-    """Write one line for every round, and one for what a model's replies took."""
-    for ended in data.rounds:
-        parts = [f"on {ended.record.base}"] if ended.record.base else []
-        parts += [_short(ended.record.idea.change)] if ended.record.idea else []
-        about = f"{', '.join(parts)}: " if parts else ""
-        yield f"{f'round {ended.label}':15}{about}{_end(ended)}"
-    spent = _sum_spending(data)
-    if spent is not None:
-        cost = "" if spent.cost is None else f", cost {spent.cost:.4g}"
-        cached = f" ({spent.cached:,} of them cached)" if spent.cached else ""
-        yield f"tokens         {spent.input:,} read{cached}, {spent.output:,} written{cost}"
-
-
-def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, object]:
-    """Make what `--json` says of the agent beside its rounds; `failure` is what ended them."""
-    assert data.author is not None
-    spent = _sum_spending(data)
-    return {
-        "name": data.author.agent,
-        "models": list(data.author.models),
-        "policy": data.author.policy,
-        "tokens": None
-        if spent is None
-        else {"read": spent.input, "cached": spent.cached, "written": spent.output},
-        "cost": None if spent is None else spent.cost,
-        "failure": None if failure is None else str(failure),
-    }
-
-
-def _end(one: RoundData) -> str:
-    problems = one.record.problems
-    if one.end == "searched":
-        assert one.speedup is not None
-        return f"{formatting.ratio(one.speedup)} over the baseline"
-    if one.end == "refused":
-        times = "" if len(problems) == 1 else f" {len(problems)} times, at last"
-        return f"refused{times}: {_short(problems[-1])}"
-    if one.end == "slow" and one.record.timed is not None:
-        return f"not searched: its default takes x{one.record.timed.factor:.2f} its base's best"
-    return {"incorrect": "no config ran correctly", "idle": "nothing left to try"}.get(
-        one.end, "not ended"
-    )
-
-
-def _sum_spending(data: ReportData) -> Spent | None:
-    if not data.rounds:
-        return None
-    from tuner.report.rounds import Spent
-
-    total = sum((ended.spent for ended in data.rounds), Spent())
-    return total if total.replies else None
-
-
-def _short(text: str) -> str:
-    line = (text.splitlines() or [""])[0].strip()
-    return line if len(line) <= MOST_CHARS else f"{line[: MOST_CHARS - 3]}..."
-
-
-def write_report(data: ReportData, folder: Path) -> None:
-    """Write the report of a session; raise `SessionError` where that cannot be done."""
-    from tuner.report import html
-
-    try:
-        html.write_report(data, folder / REPORT)
-    except OSError as error:
-        again = shlex.join([program_name(), "report", str(folder)])
-        raise SessionError(
-            f"the report cannot be written: {error.strerror or error}",
-            path=folder / REPORT,
-            remedy=f"the results are kept; once the cause is gone, write it with `{again}`",
-        ) from error
-
-
-def _describe_gaps(data: ReportData) -> str:
-    """Say how many trials nothing is known of; where there is no recording, what they lack."""
-    missing = [trial for trial in data.trials if trial.status is Status.NOT_RECORDED]
-    if not missing:
-        return ""
-    trials = "1 trial" if len(missing) == 1 else f"{len(missing)} trials"
-    if data.recorded:
-        return f"{trials} had no answer in the recording"
-    lacking = [_short(reason) for reason in dict.fromkeys(trial.reason for trial in missing)]
-    return f"{trials} could not run here: {formatting.join_names(lacking)}"
-
-
-def print_end(data: ReportData, folder: Path, console: Console, *, resumable: bool) -> None:
-    """Print the results, what an agent tried, and where everything is."""
-    from tuner.report.sections.bits import bits_lines
-    from tuner.report.sections.search import (
-        early_end_lines,
-        never_worked_lines,
-        protocol_lines,
-        space_lines,
-        undecided_lines,
-    )
-    from tuner.report.sections.summary import (
-        accuracy,
-        constant_inputs,
-        extremes_left_out,
-        headline,
-        strength_lines,
-        unvaried_inputs,
-        verdict,
-    )
-    from tuner.report.sections.surroundings import disagreements, surroundings_lines
-    from tuner.report.terminal import results_table
-
-    peers: tuple[PeersOn, ...] = ()
-    others: list[str] = []
-    if data.objective != "time":
-        from tuner.report.sections.energy import energy_lines
-
-        others += energy_lines(data.energies, data.results, data.objective)
-    if data.peers:
-        from tuner.report.sections.dispatch import peers_lines, peers_on
-
-        peers = peers_on(data)
-        others += peers_lines(peers, recorded=data.recorded)
-    if data.results:
-        console.print(results_table(data.results, peers))
-        console.print()
-    reasons = Counter(f"{t.status}: {t.reason}" for t in data.trials if t.reason)
-    keeps_bits = data.keep_bits or data.kept_rows
-    why_none = [f"  {count} x {reason}" for reason, count in reasons.most_common(REASONS)]
-    lines = [
-        headline(data).headline,
-        _describe_gaps(data),
-        *(() if data.results else why_none),
-        f"verification   {verdict(data)}" if data.evaluator and data.results else "",
-        f"accuracy       {off}" if (off := accuracy(data)) else "",
-        *strength_lines(data),
-        f"extremes       left out: {less}" if (less := extremes_left_out(data)) else "",
-        f"constant       {held}" if (held := constant_inputs(data)) else "",
-        f"timed calls    {same}" if (same := unvaried_inputs(data)) else "",
-        *protocol_lines(data),
-        *space_lines(data),
-        *never_worked_lines(data),
-        *early_end_lines(data),
-        *undecided_lines(data),
-        *(f"bits           {line}" for line in (bits_lines(data) if keeps_bits else ())),
-        *(f"surroundings   {line}" for line in surroundings_lines(data)),
-        # What is proved; the report has them all.
-        *(f"{'':15}{disagreement}" for disagreement in disagreements(data) if disagreement.clear),
-        *round_lines(data),
-        *others,
-        f"session        {folder}",
-        f"tuned kernels  {folder / 'tuned'}" if data.results else "",
-        f"report         {folder / REPORT}" if (folder / REPORT).exists() else "",
-        f"to go on       {shlex.join([program_name(), '--resume', str(folder)])}"
-        if resumable
-        else "",
-    ]
-    console.print("\n".join(line for line in lines if line), soft_wrap=True)

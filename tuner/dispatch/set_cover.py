@@ -53,12 +53,29 @@ def best_set(
     return _solve(costs, kind, ("costs", "options", "kinds"), otherwise, most)
 
 
+def fewest_set(
+    costs: Sequence[Mapping[Option, float]],
+    otherwise: Sequence[float],
+    more: float,
+    kind: Callable[[Option], Hashable],
+) -> tuple[Option | None, ...]:
+    """Choose as `best_set` does the fewest options that cost at most `more` than all of them do.
+
+    One at least, where there is any.
+    """
+    if len(costs) == 1:  # without the solver, as above
+        return (min(costs[0], key=costs[0].__getitem__, default=None),)
+    least = sum(min((*row.values(), c)) for row, c in zip(costs, otherwise, strict=True))
+    return _solve(costs, kind, ("options", "kinds", "costs"), otherwise, dearest=least + more)
+
+
 def _solve(
     costs: Sequence[Mapping[Option, float]],
     kind: Callable[[Option], Hashable],
     order: Sequence[str],
     otherwise: Sequence[float] = (),
     most: int | None = None,
+    dearest: float | None = None,
 ) -> tuple[Option | None, ...]:
     """Minimize one objective after the other, none at the cost of an earlier one.
 
@@ -89,6 +106,9 @@ def _solve(
     rows += [_Row(row, 1.0, 1.0) for row in served]
     if most is not None:
         rows.append(_Row(objectives["options"], -np.inf, most))
+    if dearest is not None:
+        rows.append(_Row(objectives["costs"], -np.inf, dearest + _SLACK))
+        rows.append(_Row(objectives["options"], 1.0, np.inf))
     for objective in map(objectives.__getitem__, order):
         values = _minimize_cost(objective, rows, len(options), first_none + len(otherwise))
         reached = sum(values[i] * weight for i, weight in objective.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, log
+from math import inf, log, log1p
 from operator import attrgetter
 from pathlib import Path
 
@@ -16,16 +16,21 @@ from tuner.dispatch.kernels import (
     device_numbers,
     nearest,
 )
-from tuner.dispatch.set_cover import best_set, smallest_set
+from tuner.dispatch.set_cover import best_set, fewest_set, smallest_set
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, Workload
-from tuner.model.settings import VARIANTS_WITHIN
+from tuner.model.settings import FEWER_WITHIN
+from tuner.model.statistics import geometric_mean
 from tuner.model.trial import NOISY, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import distance
 
 # Times of a search are known to about this: a config that looked so much slower is no candidate.
 SEARCH_NOISE = 0.03
+# A variant that is slower than the best by more is not compared for the sake of the set.
+NEAR_ENOUGH = 0.02
+# Sizes of sets that a reader compares, besides the chosen one and all.
+CURVE = (1, 2, 3, 5)
 # A variant far away in shape is hardly ever the one that saves another.
 NEIGHBOURS = 2
 # What it costs, as a logarithm, to have production's where only variants may serve.
@@ -39,14 +44,24 @@ Offers = Mapping[VariantKernel, tuple[Compared, float]]
 
 @dataclass(frozen=True, slots=True)
 class SetSelection:
-    """How a set is chosen: the smallest within a share of each best, or the best of `most`."""
+    """How a set is chosen: the smallest within a share of each best, or the best of `most`.
 
-    within: float = VARIANTS_WITHIN
+    Where neither is said, the fewest that are within `FEWER_WITHIN` of all in the geometric mean.
+    """
+
+    within: float | None = None
     most: int | None = None
+
+    @property
+    def most_slowdown(self) -> float:
+        """How many times its best's time a workload may take."""
+        return inf if self.most is not None or self.within is None else 1.0 + self.within
 
     def __str__(self) -> str:
         if self.most is not None:
             return f"at most {self.most} variant{'s' * (self.most != 1)}"
+        if self.within is None:
+            return f"the fewest within {FEWER_WITHIN * 100:g} % of all"
         return f"within {self.within * 100:g} % of each workload's winner"
 
 
@@ -67,9 +82,32 @@ class Entry:
             return None
         if self.compared is not None:
             return self.compared.time_us / self.best.time_us
-        production = self.best.production
-        served_us = production.time_us if production else self.best.baseline_us
+        served_us = _production_us(self.best)
         return served_us / min(served_us, self.best.time_us)
+
+    @property
+    def speedup(self) -> float:
+        """What serves here over the baseline."""
+        if self.compared is not None:
+            return self.compared.speedup
+        return self.best.baseline_us / _production_us(self.best) if self.best else 1.0
+
+
+def _production_us(compared: Compared) -> float:
+    return compared.production.time_us if compared.production else compared.baseline_us
+
+
+def _count_kernels(entries: Sequence[Entry]) -> int:
+    return len({entry.kernel for entry in entries if entry.kernel is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What the best set of so many variants gains over the baseline, in the geometric mean."""
+
+    variants: int
+    speedup: float
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +186,8 @@ def _choose_kernels(
     kind = attrgetter("variant")
     if choice.most is not None:
         return best_set(costs, otherwise, choice.most, kind)
+    if choice.within is None:
+        return fewest_set(costs, otherwise, len(costs) * log1p(FEWER_WITHIN), kind)
     served = iter(smallest_set([row for row in costs if row], kind))
     return [next(served) if row else None for row in costs]
 
@@ -179,21 +219,8 @@ class SessionDispatch:
         # variants: another that seems to be was not chosen to be tested. Not where bits of rows are
         # kept: production's are its own.
         tuned = [workload for workload in self._workloads if not workload.held_out]
-        offers = [self._offers(workload) for workload in tuned]
-        most = inf if choice.most is not None else 1.0 + choice.within
-        costs = [
-            {kernel: log(slowdown) for kernel, (_, slowdown) in offer.items() if slowdown <= most}
-            for offer in offers
-        ]
-        # Where nothing is proved production's serves whatever the set, at a cost that is the same.
-        otherwise = [
-            next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in offer.values()), 0.0)
-            for offer in offers
-        ]
-        if self._keeps_rows:
-            otherwise = [_NEVER] * len(offers)
-        chosen = _choose_kernels(costs, otherwise, choice)
-        entries = tuple(map(self._entry, tuned, offers, chosen))
+        self._offered = [(workload, self._offers(workload)) for workload in tuned]
+        entries = self._entries(choice)
         points = tuple((entry.workload, entry.kernel) for entry in entries)
         if self._keeps_rows:
             points = tuple(point for point in points if point[1] is not None)
@@ -203,6 +230,41 @@ class SessionDispatch:
         kernels = tuple(dict.fromkeys(kernel for _, kernel in points if kernel is not None))
         points, kept = (*points, *refuted), self._keeps_rows
         self.table = DispatchTable(choice, entries, held_out, kernels, points, kept)
+
+    def _entries(self, choice: SetSelection) -> tuple[Entry, ...]:
+        costs = [
+            {
+                kernel: log(slowdown)
+                for kernel, (_, slowdown) in offer.items()
+                if slowdown <= choice.most_slowdown
+            }
+            for _, offer in self._offered
+        ]
+        # Where nothing is proved production's serves whatever the set, at a cost that is the same.
+        otherwise = [
+            next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in offer.values()), 0.0)
+            for _, offer in self._offered
+        ]
+        if self._keeps_rows:
+            otherwise = [_NEVER] * len(otherwise)
+        chosen = _choose_kernels(costs, otherwise, choice)
+        return tuple(
+            self._entry(*offered, kernel)
+            for offered, kernel in zip(self._offered, chosen, strict=True)
+        )
+
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """Say what few variants gain, and all; nothing where no variant serves anything."""
+        chosen = len(self.table.kernels)
+        every = self._entries(SetSelection(within=0.0))
+        sets = {_count_kernels(every): every, chosen: self.table.entries}
+        fewer = (n for n in CURVE if n < max(sets) and n not in sets)
+        sets |= {n: self._entries(SetSelection(most=n)) for n in fewer}
+        return tuple(
+            CurvePoint(n, geometric_mean([e.speedup for e in sets[n]]), n == chosen)
+            for n in sorted(sets)
+            if n
+        )
 
     @property
     def added_scratch(self) -> Sequence[Argument]:
@@ -293,8 +355,8 @@ def assign_variants(
     costs: list[Mapping[VariantKernel, float]] = []
     for workload in workloads:
         best = min(times[workload].values())
-        most = inf if choice.most is not None else (1.0 + choice.within) * best
-        near = ((v, time_us) for v, time_us in times[workload].items() if time_us <= most)
+        most_us = choice.most_slowdown * best
+        near = ((v, time_us) for v, time_us in times[workload].items() if time_us <= most_us)
         costs_of = ((kernel_of(workload, v), log(time_us / best)) for v, time_us in near)
         costs.append({kernel: cost for kernel, cost in costs_of if kernel is not None})
     gains = [log(baselines_us[w] / min(times[w].values())) for w in workloads]
@@ -321,6 +383,7 @@ def collect_times(
 def wanted_for(dispatch: SessionDispatch) -> tuple[tuple[Workload, Variant], ...]:
     """Name the comparisons that may shrink a table's set; what was clearly slow is left out."""
     trials, within = dispatch.trials, dispatch.table.choice.within
+    within = NEAR_ENOUGH if within is None else within
     times = collect_times(trials, frozenset())
     failed = {
         (trial.workload, trial.variant)

@@ -26,7 +26,10 @@ Phase = Literal[
 
 @dataclass(frozen=True, slots=True)
 class WorkloadProgress:
-    """How far one workload is: trials by status, the best so far against the baseline."""
+    """How far one workload is: trials by status, the best so far against the baseline.
+
+    Times that say nothing of a GPU are not `comparable`.
+    """
 
     workload: Workload
     budget: int
@@ -34,6 +37,7 @@ class WorkloadProgress:
     best_us: float | None = None
     best_config: Config | None = None
     counts: Mapping[Status, int] = field(default_factory=dict)
+    comparable: bool = True
 
     @property
     def done(self) -> int:
@@ -42,7 +46,7 @@ class WorkloadProgress:
     @property
     def speedup(self) -> float | None:
         """Baseline over best, by the search's own times: a hint, never a result."""
-        if self.baseline_us is None or self.best_us is None:
+        if not self.comparable or self.baseline_us is None or self.best_us is None:
             return None
         return self.baseline_us / self.best_us
 

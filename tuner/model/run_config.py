@@ -20,7 +20,8 @@ class RunConfig(Settings):
     `prices` bound what a model may spend, `exchange` is the folder of the agent `files`, and
     `sources` are folders an agent may read.
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
-    variants is the smallest within `variants_within` of each best, or the best `max_variants`.
+    variants is the smallest within `variants_within` of each best, or the best `max_variants`, or
+    the fewest that lose little in all.
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
     on each workload whatever the search tries. `surroundings` are those that times are measured in:
     `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the

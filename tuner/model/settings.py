@@ -40,8 +40,8 @@ MCTS_ROUNDS = 16
 DEFAULT_ROUNDS = 4
 # `edp`: the product of a call's energy and its time.
 Objective = Literal["time", "energy", "edp"]
-# How much slower than its own best a workload may be served, for the sake of fewer variants.
-VARIANTS_WITHIN = 0.02
+# What fewer variants may lose of the geometric mean, where nothing else is asked.
+FEWER_WITHIN = 0.01
 # The share of the best time below which looking on for it isn't worth a trial.
 ENOUGH = 0.005
 # Files for engines are used for months, and two tunings should write the same ones: their searches
@@ -194,8 +194,9 @@ class Settings:
     # True stands for all that the reference names.
     peers: bool | Sequence[str] = setting((), "Compare with the implementations that KERNEL.py "
         "names as peers.", campaign="true: compare with the peers", commands=(RECORD,))
-    variants_within: float = setting(VARIANTS_WITHIN, "How much slower than its best config a "
-        "workload may run, so that fewer variants are needed; 2 % by default.", within=SHARE,
+    variants_within: float | None = setting(None, "How much slower than its best config each "
+        "workload may run for the sake of fewer variants; by default all of them together, 1 % in "
+        "the geometric mean.", within=SHARE,
         remedy="0.02 serves a workload up to 2 % slower than its best")
     max_variants: int | None = setting(None, "Keep the best N variants, instead of "
         "--variants-within.", within=whole(1))

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import ceil, floor, log10
-from typing import Literal
+from math import ceil, floor, inf, log10
 
 from markupsafe import Markup
 
-from tuner.model.statistics import floor_us
+from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Result
 from tuner.report.formatting import coordinate
 from tuner.report.pages import draw
 
-WIDTH = 1000
-_PANELS = 4  # side by side
-CHARACTER = 7.8  # width of a 12 px character in a wide font
-LONGEST_LABEL = 36  # as svg.j2 cuts them
+# That of a telephone's screen, so that nothing has to be scrolled there.
+WIDTH = 420
+CHARACTER = 7.2  # width of a 12 px character in a wide font
+# Times that are further above the best are drawn at the edge.
+HIGHEST = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,58 +74,16 @@ class Speedup:
     different: bool
 
 
-DotKind = Literal["winner", "finalist", "other"]
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One program: its times alone and in the surroundings, both over the winner's."""
-
-    name: str
-    kind: DotKind
-    alone: float
-    around: float
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    label: str
-    dots: tuple[Dot, ...]
-
-
-def around(panels: Sequence[Panel]) -> Markup:
-    """Draw small charts, four in a row: cost in the surroundings against time alone.
-
-    Both axes of a chart have one scale: on its diagonal the two say the same. The baseline and
-    peers that are far behind all finalists stand at the edge.
-    """
-    placed = []
-    for index, panel in enumerate(panels):
-        own = [v for d in panel.dots if d.kind != "other" for v in (d.alone, d.around)]
-        others = [v for d in panel.dots if d.kind == "other" for v in (d.alone, d.around)]
-        low, high = min([*own, *others, 1.0]), max(own)
-        high = max(high, 1.02)
-        high = max([high, *(v for v in others if v <= 2.0 * high - 1.0)])
-        pad = 0.08 * (high - low)
-        column, row = index % _PANELS, index // _PANELS
-        left, top = 44 + 250 * column, 26 + 236 * row
-        x = Scale(low - pad, high + pad, left, left + 180)
-        y = Scale(low - pad, high + pad, top + 160, top)
-        placed.append((panel, x, y, ticks(x.low, x.high, 3)))
-    return draw("around", panels=placed, rows=-(-len(panels) // _PANELS))
-
-
 def path(points: Iterable[tuple[float, float]]) -> str:
     """Write the commands of a line through points."""
     return "M" + "L".join(f"{coordinate(x)} {coordinate(y)}" for x, y in points)
 
 
 def bars(title: str, rows: Sequence[Bar]) -> Markup:
-    """Draw labelled horizontal bars on a scale from 0 to the largest."""
-    right = 20 + CHARACTER * max((len(row.note) for row in rows), default=0)
+    """Draw horizontal bars on a scale from 0 to the largest, each under its label and its note."""
     most = max((row.value for row in rows), default=0) or 1
-    x = Scale(0, most, _label_width([row.label for row in rows]), WIDTH - right)
-    return draw("bars", label=title, rows=rows, x=x)
+    lengths = [int((WIDTH - CHARACTER * len(row.note)) / CHARACTER) - 1 for row in rows]
+    return draw("bars", label=title, rows=rows, lengths=lengths, x=Scale(0, most, 0, WIDTH))
 
 
 def speedups(
@@ -139,8 +97,8 @@ def speedups(
     pad = 0.06 * (high - low) or 0.05
     logarithmic = high > 4 * low
     low, high = (low / 1.1, high * 1.1) if logarithmic else (low - pad, high + pad)
-    x = Scale(low, high, _label_width([row.label for row in rows]), WIDTH - 180, logarithmic)
-    chosen = log_ticks(low, high) if logarithmic else ticks(low, high, 6)
+    x = Scale(low, high, 8, WIDTH - 8, logarithmic)
+    chosen = log_ticks(low, high) if logarithmic else ticks(low, high, 4)
     return draw("speedups", label=title, one=one, rows=rows, x=x, ticks=chosen)
 
 
@@ -150,8 +108,7 @@ def throughputs(
     """Draw the achieved rate of each workload against the measured streaming rate."""
     times_us = [_bounded_us(one) for one in results]
     rates = [_per_ns(traffic_bytes[one.workload.key], one) for one in results]
-    width = _label_width([str(one.workload) for one in results])
-    x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, width, WIDTH - 280)
+    x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, 0, WIDTH)
     floors_us = [floor_us(traffic_bytes[one.workload.key], streaming_gbps) for one in results]
     return draw(
         "throughputs",
@@ -178,8 +135,8 @@ def roofline(
     gflops = [_per_ns(operations[one.workload.key], one) for one in results]
     low, high = min(intensities) / 4, max(intensities) * 4
     ceiling = max([high * streaming_gbps, *chain(*gflops)]) * 1.3
-    x = Scale(low, high, 74, WIDTH - 20, True)
-    y = Scale(min(chain(*gflops)) / 1.5, ceiling, 286, 16, True)
+    x = Scale(low, high, 52, WIDTH - 10, True)
+    y = Scale(min(chain(*gflops)) / 1.5, ceiling, 256, 18, True)
     return draw(
         "roofline",
         points=list(zip(results, intensities, gflops, strict=True)),
@@ -202,5 +159,59 @@ def _bounded_us(result: Result) -> tuple[float, float]:
     return baseline_us or result.baseline_us, tuned_us or result.tuned_us
 
 
-def _label_width(labels: Sequence[str]) -> float:
-    return 16 + CHARACTER * min(max(map(len, labels), default=0), LONGEST_LABEL)
+def courses(
+    lines: Sequence[tuple[str, Sequence[float]]], begins: Sequence[tuple[int, str]] = ()
+) -> Markup:
+    """Draw the best so far over the last best against trials: a line a workload, and their mean.
+
+    `begins` names candidates with the number of trials before theirs.
+    """
+    most = max((len(values) for _, values in lines), default=1)
+    known = [value for _, values in lines for value in values if value < inf]
+    x = Scale(0, max(most, 1), 44, WIDTH - 10)
+    y = Scale(1.0, min(max([1.02, *known]), HIGHEST), 226, 30)
+
+    def steps(values: Sequence[float]) -> str:
+        places: list[tuple[float, float]] = []
+        for trial, value in enumerate(values, start=1):
+            if value < inf and (not places or y(value) != places[-1][1]):
+                places += [(x(trial), places[-1][1])] if places else []
+                places.append((x(trial), y(value)))
+        return path([*places, (x(len(values)), places[-1][1])]) if places else ""
+
+    # Behind its last trial a workload stays where it is.
+    longer = [[*values, *[values[-1]] * (most - len(values))] for _, values in lines if values]
+    means = [
+        geometric_mean(column) if all(one < inf for one in column) else inf
+        for column in zip(*longer, strict=True)
+    ]
+    return draw(
+        "courses",
+        label=f"Best time so far over the last best, of {len(lines)} workloads, against trials",
+        x=x,
+        y=y,
+        x_ticks=ticks(0, x.high, 4),
+        y_ticks=ticks(1.0, y.high, 4),
+        lines=[(name, steps(values)) for name, values in lines],
+        mean=steps(means),
+        begins=begins,
+    )
+
+
+def occupancies(
+    trials: Sequence[tuple[float, float]], winners: Sequence[tuple[float, float]]
+) -> Markup:
+    """Draw times over the best of their workload against occupancy, the winners as marks."""
+    x = Scale(0.0, 1.0, 44, WIDTH - 16)
+    y = Scale(1.0, min(max([1.02, *(time for _, time in trials)]), HIGHEST), 226, 18)
+    # One point per pixel: thousands of trials stay a few kilobytes.
+    pixels = {(round(x(share)), round(y(time))) for share, time in trials}
+    return draw(
+        "occupancies",
+        x=x,
+        y=y,
+        x_ticks=ticks(0.0, 1.0, 4),
+        y_ticks=ticks(1.0, y.high, 4),
+        dots="".join(f"M{column} {row}h0" for column, row in sorted(pixels)),
+        winners=winners,
+    )

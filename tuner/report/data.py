@@ -54,7 +54,7 @@ from tuner.tuning.progress import mean_speedup
 from tuner.tuning.run import undecided_of
 
 if TYPE_CHECKING:
-    from tuner.dispatch.table import DispatchTable
+    from tuner.dispatch.table import CurvePoint, DispatchTable
     from tuner.report.mutation_score import MutationScore
     from tuner.report.rounds import AuthorData, RoundData
     from tuner.session.events import Profiled
@@ -95,9 +95,13 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Which variant serves which shape, with the measurements that might save a variant."""
+    """Which variant serves which shape, with the measurements that might save a variant.
+
+    `curve` says what fewer variants gain, and all.
+    """
 
     table: DispatchTable
+    curve: tuple[CurvePoint, ...] = ()
     wanted: tuple[tuple[Workload, Variant], ...] = ()
 
 
@@ -357,8 +361,9 @@ def from_session(
         reference_us={k: us for one in references for k, us in one.times_us.items()},
         reference_workload=references[0].workload if references else "",
         time_spent=tuple(session.events(TimeSpent)),
-        dispatch=_dispatch(session),
-        peers=tuple(session.peers()),
+        # Who is faster, of variants or peers, no CPU can say.
+        dispatch=None if on_cpu else _dispatch(session),
+        peers=() if on_cpu else tuple(session.peers()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
@@ -444,7 +449,7 @@ def _dispatch(session: Session) -> Dispatch | None:
         made = SessionDispatch(session, choice)
     except InputError:
         return None
-    return Dispatch(made.table, wanted_for(made))
+    return Dispatch(made.table, made.curve(), wanted_for(made))
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.model.config import format_value
+from tuner.model.config import Config, format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import NOISY, Occupancy, Result
@@ -23,10 +23,6 @@ MOST_WORKLOAD_CHARS = 28
 
 def round_value(value: float | None) -> float | None:
     return None if value is None else _round(value)
-
-
-def rounded_all(values: Iterable[float]) -> list[float]:
-    return [_round(value) for value in values]
 
 
 def _round(value: float) -> float:
@@ -143,6 +139,15 @@ def common(results: Sequence[Result]) -> dict[str, Value]:
         for name, value in first.items()
         if all(name in other and other[name] == value for other in others)
     }
+
+
+def varying(found: Iterable[Config]) -> list[str]:
+    """Name the parameters that are not the same in all configs; all of them of a single one."""
+    configs = [*found]
+    names = dict.fromkeys(name for config in configs for name in config)
+    if len(configs) < 2:
+        return [*names]
+    return [n for n in names if len({c.get(n) for c in configs}) > 1]
 
 
 def shared_axes(workloads: Iterable[Workload]) -> dict[str, int]:

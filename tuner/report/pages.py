@@ -18,18 +18,27 @@ from tuner.process.files import atomic_write
 from tuner.report import formatting
 
 
-def render_page(template: str, style_sheets: Sequence[str], **values: object) -> str:
-    """Render a template that extends `page.html.j2`, with its style sheets inside."""
+def render_page(
+    template: str, style_sheets: Sequence[str], script: str = "", **values: object
+) -> str:
+    """Render a template that extends `page.html.j2`, with its style sheets and script inside.
+
+    Its policy lets nothing else run, whatever a record says.
+    """
     folder = files("tuner.report")
     style = "".join(folder.joinpath(name).read_text("utf-8") for name in style_sheets)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    code = folder.joinpath(script).read_text("utf-8") if script else ""
+    scripts = f"script-src '{_digest(code)}'; " if code else ""
     policy = (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src '{_digest(style)}'; {scripts}"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    return (
-        _environment().get_template(template).render(style=Markup(style), policy=policy, **values)
-    )
+    inside = {"style": Markup(style), "script": Markup(code), "policy": policy}
+    return _environment().get_template(template).render(**inside, **values)
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def write_page(html: str, path: Path) -> None:
@@ -56,27 +65,15 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    written = (
-        *(formatting.ratio, formatting.interval, formatting.percent, formatting.occupancy),
-        *(
-            formatting.seconds,
-            formatting.significant,
-            formatting.join_names,
-            formatting.shorten_text,
-        ),
-        *(formatting.without, formatting.cut, formatting.printable, formatting.significance),
-    )
-    environment.filters.update({one.__name__: one for one in written})
-    environment.filters.update(us=formatting.microseconds, pairs=_pairs, value_of=_value_of)
+    numbers = (formatting.ratio, formatting.percent, formatting.seconds, formatting.significant)
+    texts = (formatting.interval, formatting.shorten_text, formatting.cut, formatting.printable)
+    environment.filters.update({one.__name__: one for one in (*numbers, *texts)})
+    environment.filters.update(us=formatting.microseconds, pairs=write_pairs)
     environment.filters.update(n=formatting.coordinate, tick=formatting.tick_label)
     return environment
 
 
-def _pairs(config: Mapping[str, Value]) -> Markup:
+def write_pairs(config: Mapping[str, Value]) -> Markup:
     """Write a config so that a line never breaks inside `name=value`."""
     pairs = (escape(f"{name}={format_value(value)}") for name, value in config.items())
     return Markup(" ").join(Markup('<span class="pair">{}</span>').format(pair) for pair in pairs)
-
-
-def _value_of(config: Mapping[str, Value], name: str) -> str:
-    return format_value(config[name]) if name in config else "-"

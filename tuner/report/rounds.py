@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tuner.model.statistics import geometric_mean
 from tuner.session.events import AgentIdle, Moved, RoundRefused, Said
-from tuner.session.rounds import RoundRecord, answers, last, list_rounds
+from tuner.session.rounds import TIME, RoundRecord, answers, last, list_rounds
 from tuner.session.session import Session
 
 # `slow`: its default config was not worth a search; `idle`: the agent had nothing left to try;
@@ -143,4 +143,11 @@ def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, floa
             )
             cost = event.entry.get("cost")
             spent += Spent(1, read, cached, written, cost, int(cost is None))
+    if session.on_cpu and record.outcome is not None:
+        # Its times are kept, and compared with nothing.
+        moved = tuple(
+            replace(one, actual=None) if one.metric == TIME else one for one in record.outcome.moved
+        )
+        told = replace(record.outcome, speedup=None, over_base=None, moved=moved)
+        record, gain = replace(record, outcome=told), None
     return RoundData(record, end, gain, spent)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result
+from tuner.model.trial import INITIAL, Occupancy, Result, Trial
 from tuner.report import formatting
-from tuner.report.data import ReportData, is_of_cpu, roofline_of
-from tuner.report.formatting import round_value, rounded_all
+from tuner.report.data import ReportData, fastest, is_of_cpu, roofline_of
 from tuner.report.sections.bits import bits_json
 from tuner.report.sections.course import course_json, device_of
 from tuner.report.sections.search import protocol_of
@@ -23,72 +24,205 @@ from tuner.report.sections.summary import (
     roundings,
     unvaried_workloads,
 )
+from tuner.report.serial import pick, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import JustifyMethod
 
+    from tuner.report.rounds import RoundData
     from tuner.report.sections.dispatch import PeersOn
 
 T = TypeVar("T")
 
 
-def results_table(results: Sequence[Result], peers: Sequence[PeersOn] = ()) -> Table:
-    """Lay the results out for 100 columns, tuned workloads first; 80 will do.
+# Of a config: in less room its line would break into a column of words.
+CONFIG_COLUMNS = 44
+KEPT, HELD_OUT = "baseline kept", "held out"
 
-    The config column holds the parameters that differ between workloads; those with one value
-    everywhere are named once, below, and so are axes where names of workloads are long. The
-    candidate is a column where it isn't always the first, the best peer where one was compared.
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table; one that is not `needed` is there where the width allows it."""
+
+    head: str
+    justify: JustifyMethod
+    cells: Sequence[Text | str]
+    needed: bool = False
+
+    @property
+    def width(self) -> int:
+        lines = (line for cell in (self.head, *map(str, self.cells)) for line in cell.split("\n"))
+        return max(map(cell_len, lines)) + 1
+
+
+def results_table(
+    results: Sequence[Result],
+    peers: Sequence[PeersOn] = (),
+    *,
+    width: int = 100,
+    most: int | None = None,
+) -> Table:
+    """Lay results out, one a line: tuned workloads first, or the best, the worst and the median
+    first where they are more than `most`.
+
+    As many columns are there as fit into `width` whole, and the config where a line of it does.
+    Its column holds the parameters that differ between workloads; those with one value everywhere
+    are named once, below, and so are axes where names of workloads are long.
     """
-    best = {one.workload: one for one in peers if one.best is not None}
-    common = formatting.common(results)
-    shared = formatting.shared_axes(result.workload for result in results)
-    around = any(result.surroundings for result in results)
-    us = "chain us" if around else "us"
-    columns: list[tuple[str, JustifyMethod, Callable[[Result], str | Text]]] = [
-        ("workload", "left", lambda one: _workload(one.workload, shared)),
-        (f"baseline\n{us}", "right", lambda one: formatting.microseconds(one.baseline_us)),
-        (f"tuned\n{us}", "right", lambda one: formatting.microseconds(one.tuned_us)),
-        ("speedup\n95 % interval", "left", _speedup),
-    ]
-    if around:
-        columns += [("alone\nus", "right", _alone)]
-    if best:
-        columns += [
-            ("best peer\nus, against it", "left", lambda r: _best_peer(best.get(r.workload)))
-        ]
-    columns += [
-        ("roof-\nline", "right", lambda r: _dash(roofline_of(r), formatting.percent)),
-        ("regs", "right", lambda r: _dash(r.resources and r.resources.registers, str)),
-        ("occupancy\nlimited by", "left", lambda one: _dash(one.occupancy, _occupancy)),
-    ]
-    if any(result.candidate != INITIAL for result in results):
-        columns += [("from", "left", lambda one: "-" if one.baseline_wins else one.candidate)]
+    rows = _choose_rows(results, most)
+    common, shared = formatting.common(results), formatting.shared_axes(r.workload for r in results)
+    names = [Text(formatting.pairs(formatting.without(r.workload.values, shared))) for _, r in rows]
+    configs = [_own_config(result, common) for _, result in rows]
+    longest = max(map(len, configs), default=0)
+    # On a screen a config has one line, and says more than most other columns.
+    columns = _choose_columns(rows, names, peers, width - longest if most else width)
+    left = width - sum(column.width for column in columns)
+    with_config = left >= (longest if most else min(longest, CONFIG_COLUMNS))
+    if most and not with_config:
+        columns = _choose_columns(rows, names, peers, width)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for header, justify, _ in columns:
-        table.add_column(header, justify=justify, no_wrap=True)
-    # Let long names of workloads break between their axes, and never within one.
-    column = table.columns[0]
-    named = [formatting.without(result.workload.values, shared) for result in results]
-    if any(len(formatting.pairs(one)) > formatting.MOST_WORKLOAD_CHARS for one in named):
-        longest = max(len(formatting.pairs({axis: n})) for one in named for axis, n in one.items())
-        column.no_wrap, column.min_width = False, longest
-        column.max_width = max(longest, formatting.MOST_WORKLOAD_CHARS)
-    table.add_column("config", ratio=1, min_width=10, overflow="fold")
-    for result in sorted(results, key=lambda result: result.workload.held_out):
-        own = formatting.pairs(formatting.without(result.config, common)) or "-"
+    for column in columns:
+        # Long names of workloads break between their axes, and never within one.
+        if column.cells is names and column.width > formatting.MOST_WORKLOAD_CHARS + 1:
+            axis = max(len(one) for name in names for one in name.plain.split(" "))
+            size = max(axis, min(column.width, width // 3))
+            table.add_column(column.head, min_width=axis, max_width=size, vertical="bottom")
+        else:
+            table.add_column(column.head, justify=column.justify, no_wrap=True)
+    if with_config:
+        table.add_column("config", ratio=1, overflow="fold")
+    for row, config in enumerate(configs):
+        cells = [column.cells[row] for column in columns]
         # Brackets are no markup. The row's times are those of the config, kept or not.
-        config = Text(f"baseline kept, not {own}" if result.baseline_wins else own)
-        table.add_row(*(cell(result) for _, _, cell in columns), config)
-    if common or shared:
-        table.caption = Text("everywhere: " + formatting.pairs({**shared, **common}))
+        table.add_row(*cells, *([Text(config)] if with_config else []))
+    everywhere = {**shared, **(common if with_config else {})}
+    if everywhere:
+        table.caption = Text("everywhere: " + formatting.pairs(everywhere))
         table.caption_justify = "left"
     return table
 
 
+def best_so_far(data: ReportData) -> list[tuple[Trial, float | None]]:
+    """Find the fastest trial of every workload, with its speedup by the search's times, best first.
+
+    The speedup is None where the baseline's time is not known, or all times are a CPU's.
+    """
+    found: list[tuple[Trial, float | None]] = []
+    for workload, trials in data.by_workload().items():
+        for trial in fastest(trials, 1):
+            us = None if data.on_cpu else data.baseline_us(workload)
+            found.append((trial, us / trial.time_us if us and trial.time_us else None))
+    return sorted(found, key=lambda pair: -(pair[1] or 0.0))
+
+
+def so_far_table(
+    best: Sequence[tuple[Trial, float | None]], *, width: int, most: int | None
+) -> Table:
+    """Lay out what a search that has not ended has found, which no comparison has proved."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("best so far", overflow="fold")
+    table.add_column("us", justify="right", no_wrap=True)
+    table.add_column("speedup,\nnot proved", justify="right", no_wrap=True)
+    rows = best[:most]
+    longest = max((len(formatting.pairs(t.workload.values)) for t, _ in rows), default=0)
+    with_config = width - longest - 24 >= max((len(str(t.config)) for t, _ in rows), default=0)
+    if with_config:
+        table.add_column("config", ratio=1)
+    for trial, speedup in rows:
+        us = "-" if trial.time_us is None else formatting.microseconds(trial.time_us)
+        ratio = _dash(speedup, formatting.ratio)
+        config = [Text(str(trial.config))] if with_config else []
+        table.add_row(Text(str(trial.workload)), us, ratio, *config)
+    return table
+
+
+def config_lines(results: Sequence[Result]) -> list[str]:
+    """Write the configs where a table has no room for them; nothing where there is none."""
+    common = formatting.common(results)
+    lines = [f"{result.workload}: {_own_config(result, common)}" for result in results]
+    return [*lines, f"everywhere: {formatting.pairs(common)}"] if common else lines
+
+
+def _own_config(result: Result, common: Mapping[str, Value]) -> str:
+    return formatting.pairs(formatting.without(result.config, common)) or "-"
+
+
+def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str, Result]]:
+    """Order results, with what is special of each; the first `most` of them."""
+    ordered = sorted(results, key=lambda result: result.workload.held_out)
+    special: dict[Workload, str] = {}
+    if most is not None and len(ordered) > most and not any(map(is_of_cpu, ordered)):
+        tuned = [one for one in ordered if not one.workload.held_out] or ordered
+        # Of what is too noisy to say neither a best nor a worst is known.
+        judged = [one for one in tuned if not one.noisy] or tuned
+        judged.sort(key=lambda one: -one.speedup)
+        first = judged[0], judged[-1], judged[len(judged) // 2]
+        # The median of few is one of the others, too.
+        for result, place in zip(first, ("best", "worst", "median"), strict=True):
+            special.setdefault(result.workload, place)
+        ordered = [*dict.fromkeys((*first, *ordered))]
+    rows = []
+    for result in ordered[:most]:
+        held_out = HELD_OUT if result.workload.held_out else ""
+        kept = KEPT if result.baseline_wins and not is_of_cpu(result) else ""
+        said = (special.get(result.workload, ""), held_out, kept)
+        rows.append((", ".join(part for part in said if part), result))
+    return rows
+
+
+def _choose_columns(
+    rows: Sequence[tuple[str, Result]],
+    names: Sequence[Text],
+    peers: Sequence[PeersOn],
+    width: int,
+) -> list[_Column]:
+    """Make the columns that fit, in the order in which they are read."""
+    labels, results = [Text(label, style="dim") for label, _ in rows], [r for _, r in rows]
+    best = {one.workload: one for one in peers if one.best is not None}
+    around = any(result.surroundings for result in results)
+    us = "chain us" if around else "us"
+
+    def column(
+        head: str, write: Callable[[Result], Text | str], *, needed: bool = False
+    ) -> _Column:
+        return _Column(head, "right", [write(one) for one in results], needed)
+
+    columns = [_Column("", "left", labels, needed=True)] if any(label for label, _ in rows) else []
+    columns.append(_Column("workload", "left", names, needed=True))
+    if any(result.candidate != INITIAL for result in results):
+        columns.append(column("from", lambda r: "-" if r.baseline_wins else r.candidate))
+    if all(map(is_of_cpu, results)):
+        verified = "verified; a GPU has to time it"
+        return [*columns, column("", lambda _: Text(verified, style="dim"), needed=True)]
+    micro = formatting.microseconds
+    columns += [
+        column(f"baseline\n{us}", lambda r: micro(r.baseline_us), needed=True),
+        column(f"tuned\n{us}", lambda r: micro(r.tuned_us), needed=True),
+        column("speedup", _speedup, needed=True),
+        column("95 % interval", _interval, needed=True),
+    ]
+    if best:
+        columns += [column("best peer\nus, against it", lambda r: _best_peer(best.get(r.workload)))]
+    columns += [column("roof-\nline", lambda r: _dash(roofline_of(r), formatting.percent))]
+    if around:
+        columns += [column("alone\nus", _alone)]
+    columns += [
+        column("occupancy,\nlimited by", lambda r: _dash(r.occupancy, _occupancy)),
+        column("regs", lambda r: _dash(r.resources and r.resources.registers, str)),
+    ]
+    left = width - sum(one.width for one in columns if one.needed)
+    kept = []
+    for one in columns:
+        if one.needed or one.width <= left:
+            kept.append(one)
+            left -= 0 if one.needed else one.width
+    return kept
+
+
 def json_of(data: ReportData) -> dict[str, object]:
     """Make the object that `--json` prints; every status is counted, those at 0 too."""
-    from tuner.report.sections.dispatch import peers_json, peers_on, server_of
+    from tuner.report.sections.dispatch import dispatch_json, peers_json, peers_on, server_of
 
     peers: dict[Workload, dict[str, dict[str, object]]] = {}
     if data.peers:
@@ -101,36 +235,39 @@ def json_of(data: ReportData) -> dict[str, object]:
         measured = energy_json(data.energies, data.results)
         energy = {"objective": data.objective, "energy": measured}
     declared, bits, off = data.declared, bits_json(data), roundings(data)
+    optional = {
+        "bits": bits,
+        **mutants_json(data),
+        **course_json(data),
+        "roundings": dict(zip(("winners", "baseline"), off, strict=True)) if off else None,
+        "extremes": dict(declared.extremes) if declared else None,
+        "constants": list(declared.constants) if declared else None,
+        "unvaried": unvaried_workloads(data),
+    }
     return {
-        "kernel": data.kernel,
-        "device": data.device,
-        "recorded": data.recorded,
+        **pick(data, "kernel device recorded"),
         "protocol": protocol_of(data),
-        "on_cpu": data.on_cpu,
-        "verified_by": data.verified_by or None,
-        "session": data.session,
-        "seconds": round(data.seconds, 3),
+        **pick(data, "on_cpu", verified_by=data.verified_by or None),
+        **pick(data, "session", seconds=round(data.seconds, 3)),
         "trials": {status.value: count for status, count in data.counts().items()},
         "checks": counts_by_kind(data),
         "surroundings": dict(data.surroundings),
         "workloads": [
             {
-                "workload": one.workload.values,
-                "held_out": one.workload.held_out,
-                "baseline_us": round_value(one.baseline_us),
-                "tuned_us": round_value(one.tuned_us),
-                "speedup": None if data.on_cpu else round_value(one.speedup),
-                "interval": None if data.on_cpu else rounded_all(one.interval),
-                "verdict": None if data.on_cpu else formatting.significance(one),
+                **pick(one.workload, "workload=values held_out"),
+                **pick(one, "baseline_us tuned_us"),
+                **pick(
+                    None if data.on_cpu else one,
+                    "speedup interval",
+                    verdict=None if data.on_cpu else formatting.significance(one),
+                ),
                 "surroundings": one.surroundings or None,
-                "alone_us": round_value(one.alone_us),
-                "alone_baseline_us": round_value(one.alone_baseline_us),
-                "alone_speedup": None if data.on_cpu else round_value(one.alone_speedup),
+                **pick(one, "alone_us alone_baseline_us"),
+                **pick(None if data.on_cpu else one, "alone_speedup"),
                 "serves": server_of(data.dispatch, one),
-                "roofline": round_value(roofline_of(one)),
-                "candidate": one.candidate,
-                "config": dict(one.config),
-                "registers": None if one.resources is None else one.resources.registers,
+                "roofline": plain(roofline_of(one)),
+                **pick(one, "candidate config"),
+                **pick(one.resources, "registers"),
                 "occupancy": None if one.occupancy is None else one.occupancy.share,
                 **({"peers": peers[one.workload]} if one.workload in peers else {}),
                 **({"gpu": name} if (name := device_of(data, one)) else {}),
@@ -138,46 +275,33 @@ def json_of(data: ReportData) -> dict[str, object]:
             for one in data.results
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
-        "rounds": [
-            {
-                "round": one.number,
-                "answer": one.record.answer or None,
-                "end": one.end,
-                "base": one.record.base or None,
-                "candidate": one.record.candidate,
-                "hypothesis": one.record.idea.hypothesis if one.record.idea else None,
-                "change": one.record.idea.change if one.record.idea else None,
-                "expectations": [
-                    {
-                        "metric": moved.metric,
-                        "workload": moved.workload or None,
-                        "predicted": moved.predicted,
-                        "measured": round_value(moved.actual),
-                    }
-                    for moved in one.expected
-                ],
-                "speedup": round_value(one.speedup),
-                "over_base": round_value(one.over_base),
-                "default_speedup": round_value(one.gain.default if one.gain else None),
-                "search_gain": round_value(one.gain.search if one.gain else None),
-                "refused": list(one.record.problems),
-                "tokens": {
-                    "input": one.spent.input,
-                    "cached": one.spent.cached,
-                    "output": one.spent.output,
-                },
-                "cost": None if one.spent.cost is None else round(one.spent.cost, 6),
-            }
-            for one in data.rounds
-        ],
+        **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
+        "rounds": [_round_json(one) for one in data.rounds],
         **energy,
-        **({"bits": bits} if bits else {}),
-        **mutants_json(data),
-        **course_json(data),
-        **({"roundings": dict(zip(("winners", "baseline"), off, strict=True))} if off else {}),
-        **({"extremes": dict(declared.extremes)} if declared and declared.extremes else {}),
-        **({"constants": list(declared.constants)} if declared and declared.constants else {}),
-        **({"unvaried": same} if (same := unvaried_workloads(data)) else {}),
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _round_json(one: RoundData) -> dict[str, object]:
+    spent, record = one.spent, one.record
+    return {
+        **pick(one, "round=number", answer=record.answer or None, end=one.end),
+        **pick(record, "candidate", base=record.base or None),
+        **pick(record.idea, "hypothesis change"),
+        "expectations": [
+            {
+                **pick(moved, "metric", workload=moved.workload or None),
+                # As the agent wrote it.
+                "predicted": moved.predicted,
+                **pick(moved, "measured=actual"),
+            }
+            for moved in one.expected
+        ],
+        **pick(one, "speedup over_base"),
+        **pick(one.gain, "default_speedup=default search_gain=search"),
+        "refused": list(record.problems),
+        "tokens": pick(spent, "input cached output"),
+        "cost": None if spent.cost is None else round(spent.cost, 6),
     }
 
 
@@ -189,7 +313,7 @@ def _best_peer(peers: PeersOn | None) -> Text:
     best = peers.best if peers else None
     if peers is None or best is None or best.time_us is None or best.speedup is None:
         return Text("-")
-    text = Text(f"{best.name}\n{formatting.microseconds(best.time_us)}")
+    text = Text(f"{best.name} {formatting.microseconds(best.time_us)}")
     if peers.served != peers.winner:
         return text  # the ratio is to what serves, which is not in the row
     style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
@@ -200,25 +324,23 @@ def _alone(result: Result) -> Text:
     if result.alone_us is None or result.alone_speedup is None:
         return Text("-" if result.surroundings else "only")
     us, speedup = formatting.microseconds(result.alone_us), formatting.ratio(result.alone_speedup)
-    return Text(us).append(f"\n{speedup}", style="dim")
-
-
-def _workload(workload: Workload, shared: Mapping[str, Value]) -> Text:
-    text = Text(formatting.pairs(formatting.without(workload.values, shared)))
-    return text.append("\nheld out", style="dim") if workload.held_out else text
+    return Text(us).append(f" {speedup}", style="dim")
 
 
 def _speedup(result: Result) -> Text:
     if is_of_cpu(result):
-        return Text("verified, not\ntimed for a\nGPU", style="dim")
+        return Text("-", style="dim")
     label = formatting.significance(result)
     style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
-    text = Text(formatting.ratio(result.speedup), style=style)
-    return text.append(f"\n{formatting.interval(result.interval)}", style="dim")
+    return Text(formatting.ratio(result.speedup), style=style)
+
+
+def _interval(result: Result) -> Text:
+    return Text("-" if is_of_cpu(result) else formatting.interval(result.interval), style="dim")
 
 
 def _occupancy(occupancy: Occupancy) -> Text:
-    return Text(formatting.percent(occupancy.share)).append(f"\n{occupancy.limiter}", style="dim")
+    return Text(formatting.percent(occupancy.share)).append(f" {occupancy.limiter}", style="dim")
 
 
 def trials_frame(data: ReportData) -> DataFrame:

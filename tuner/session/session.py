@@ -299,6 +299,11 @@ class Session:
         return list(self._results.values())
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether its times are a CPU's, which say nothing of a GPU's."""
+        return self.environment.get("on_cpu") == "true"
+
+    @property
     def verified_by(self) -> str:
         """Who compared the results of all winners with the reference; "" where nobody did.
 

@@ -7,7 +7,13 @@ from math import inf
 
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.dispatch.kernels import VariantRenderer
-from tuner.dispatch.table import DispatchTable, SessionDispatch, SetSelection, assign_variants
+from tuner.dispatch.table import (
+    NEAR_ENOUGH,
+    DispatchTable,
+    SessionDispatch,
+    SetSelection,
+    assign_variants,
+)
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.kernel import DEVICE_NAMES, Workload
@@ -97,7 +103,9 @@ class FinalistSelection:
         ranking = rank(workload, list(dict.fromkeys([*found, *besides])))
         best = {one: its for one, its in ranking.items() if one in found}
         # Of a recording others ask more than what is best here.
-        within = self._plan.config.variants_within if self._plan.config.surveyed is None else inf
+        within = self._plan.config.variants_within
+        within = NEAR_ENOUGH if within is None else within
+        within = inf if self._plan.config.surveyed is not None else within
         chosen = worth_comparing(best, within)[:most]
         return [one for one in ranking if one in chosen or one in besides]
 

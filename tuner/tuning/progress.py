@@ -51,7 +51,10 @@ class ProgressTracker:
         self._started_s = self._saved_s = time.monotonic()
         self._before_s = session.seconds
         self._measured = 0
-        self._progress = {workload: WorkloadProgress(workload, 0) for workload in plan.tuned}
+        self._progress = {
+            workload: WorkloadProgress(workload, 0, comparable=not session.on_cpu)
+            for workload in plan.tuned
+        }
         self._searches_left = 1
         self._phase, self._phase_began = "opening", began or Moment()
         self._phases_s: defaultdict[str, float] = defaultdict(float)

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from tuner.cli import view
+from tuner.cli import ending, view
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.progress import Phase, Progress, WorkloadProgress
@@ -210,7 +210,7 @@ def ended(*reasons: str, recorded: bool) -> str:
     ]
     data = ReportData("k", "CPU", recorded, records=tuple((one, 0.0) for one in trials))
     target = console()
-    view.print_end(data, Path("session"), target, resumable=False)
+    ending.print_end(data, Path("session"), target, resumable=False)
     return text(target)
 
 
@@ -220,3 +220,31 @@ def test_trials_without_an_answer_are_counted_and_a_library_that_is_missing_is_n
     assert "1 trial had no answer in the recording" in ended("of other sizes", recorded=True)
     assert "recording" not in ended(lacks, recorded=False)
     assert "could not run" not in ended(recorded=False)
+
+
+def test_a_command_that_takes_long_says_so_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "QUIET_S", 0.05)
+    lines: list[str] = []
+    with view.say_while("checking scale.yaml", lines.append):
+        time.sleep(0.3)
+    assert lines[0].endswith(" s  checking scale.yaml")
+    assert 2 <= len(lines) <= 5
+    quick: list[str] = []
+    with view.say_while("checking scale.yaml", quick.append):
+        pass
+    assert quick == []
+
+
+def test_what_comes_before_the_first_snapshot_is_said_where_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view, "QUIET_S", 0.05)
+    monkeypatch.setattr(view, "LOOK_S", 0.02)
+    target = console()
+    with view.WaitingView(view.PlainView(target)):
+        time.sleep(0.3)
+    assert "reading the kernel and opening the device" in text(target)
+    live = console(terminal=True)
+    with view.WaitingView(view.LiveView(live)):
+        time.sleep(0.3)
+    assert "reading the kernel and opening the device" in text(live)

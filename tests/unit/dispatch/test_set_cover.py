@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.dispatch.set_cover import best_set, smallest_set
+from tuner.dispatch.set_cover import best_set, fewest_set, smallest_set
 
 ROWS = st.lists(
     st.dictionaries(st.integers(0, 6), st.integers(0, 20).map(lambda n: n / 100), min_size=1),
@@ -108,3 +108,17 @@ def test_without_rows_or_options_nothing_is_chosen():
 def test_forty_workloads_with_dozens_of_options_end_within_the_nodes():
     rows = [{(r + k * k) % 90: (k % 7) / 1000 for k in range(12)} for r in range(40)]
     assert len(set(smallest_set(rows, kind))) <= 8
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.integers(0, 40).map(lambda n: n / 100))
+def test_the_fewest_set_is_the_smallest_that_costs_no_more_than_the_least_and_a_bit(rows, more):
+    otherwise = [0.3] * len(rows)
+    found = fewest_set(rows, otherwise, more, kind)
+    least = of_set(rows, range(7), otherwise)
+    enough = [s for s in sets(rows) if s and of_set(rows, s, otherwise) <= least + more + 1e-9]
+    assert len({option for option in found if option is not None}) <= min(map(len, enough))
+    if len(rows) > 1:
+        assert total(rows, found, otherwise) <= least + more + 1e-5
+    else:
+        assert found == (min(rows[0], key=rows[0].__getitem__),)

@@ -58,7 +58,7 @@ def served(dispatched):
 
 
 def test_few_variants_serve_all_within_a_share_of_each_best(dispatched):
-    made = dispatched()
+    made = dispatched(choice=SetSelection(within=0.02))
     assert served(made) == [A, B, B]
     one, some, many = made.table.entries
     assert one.slowdown == many.slowdown == 1.0
@@ -66,6 +66,41 @@ def test_few_variants_serve_all_within_a_share_of_each_best(dispatched):
     assert some.best.variant == C
     assert [made.table.number(e.kernel) for e in made.table.entries] == [1, 2, 2]
     assert served(dispatched(choice=SetSelection(within=0.0))) == [A, C, B]
+
+
+def test_unless_it_is_said_the_set_is_the_fewest_that_lose_no_more_than_1_percent_in_all(
+    dispatched,
+):
+    made = dispatched()
+    assert str(made.table.choice) == "the fewest within 1 % of all"
+    # B takes 0.8 % longer than C on one of three, which is less than 1 % of the mean.
+    assert served(made) == [A, B, B]
+    # 3.2 % longer on one of three is more.
+    apart = (COMPARISONS[0], comparison(SOME, {C: 3.87, B: 4.0}), COMPARISONS[2])
+    assert served(dispatched(apart)) == [A, C, B]
+
+
+def test_a_small_gain_that_is_proved_is_served_too(dispatched):
+    small = dispatched((comparison(ONE, {A: 9.94}), comparison(SOME, {A: 9.94})))
+    assert served(small)[:2] == [A, A]
+    assert served(dispatched((comparison(ONE, {A: 9.94}),)))[0] == A
+
+
+def test_a_curve_says_what_every_variant_is_worth(dispatched):
+    curve = dispatched().curve()
+    assert [point.variants for point in curve] == [1, 2, 3]
+    one, two, every = (point.speedup for point in curve)
+    assert one < two < every
+    means = [entry.best.speedup for entry in dispatched().table.entries]
+    assert every == pytest.approx((means[0] * means[1] * means[2]) ** (1 / 3))
+    assert [point.chosen for point in curve] == [False, True, False]
+
+
+def test_the_curve_names_1_2_3_5_all_and_the_chosen_count(dispatched):
+    none = dispatched((comparison(ONE, {A: 9.999}),))
+    assert none.curve() == ()
+    single = dispatched((comparison(ONE, {A: 5.0}),))
+    assert [(p.variants, p.chosen) for p in single.curve()] == [(1, True)]
 
 
 def test_at_most_n_loses_least_in_the_geometric_mean(dispatched):

@@ -170,7 +170,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
         "current",
         now=now,
         member=member,
-        summary=member_summary(now.best, now.baselines_us),
+        summary=member_summary(now.best, now.baselines_us, comparable=not task.info.on_cpu),
         lines=member.template.split("\n"),
         space=own_sections(member.space),
         cost=_cost(now.phases_s),
@@ -179,7 +179,8 @@ def current_text(task: KernelTask, now: Situation) -> str:
         common=common,
         told=findings,
         lesser=[one.topic for one in now.findings if one not in findings],
-        memory=memory_text(now.history),
+        comparable=not task.info.on_cpu,
+        memory=memory_text(now.history, comparable=not task.info.on_cpu),
     )
 
 
@@ -210,8 +211,13 @@ def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
         ]
 
 
-def member_summary(best: Mapping[Workload, Trial], baselines_us: Mapping[Workload, float]) -> str:
-    """Summarize how a candidate did."""
+def member_summary(
+    best: Mapping[Workload, Trial],
+    baselines_us: Mapping[Workload, float],
+    *,
+    comparable: bool = True,
+) -> str:
+    """Summarize how a candidate did; of times that are not `comparable` nothing is said."""
     lines = []
     ratios = {w: baselines_us[w] / t.time_us for w, t in best.items() if t.time_us}
     if not ratios:
@@ -223,7 +229,7 @@ def member_summary(best: Mapping[Workload, Trial], baselines_us: Mapping[Workloa
         low = min(ratios, key=lambda workload: ratios[workload])
         text += f" (geometric mean of {len(baselines_us)} workloads; {times(ratios[high])} on "
         text += f"{high.key}, {times(ratios[low])} on {low.key})"
-    lines.append(f"{text}.")
+    lines.append(f"{text}." if comparable else "It ran correctly.")
     missing = [workload for workload in baselines_us if workload not in ratios]
     if missing:
         lines.append(f"No correct config on {keys(missing)}: the baseline serves there.")
@@ -251,9 +257,11 @@ def _row(
         workload.key,
         microseconds(baseline_us),
         microseconds(time_us),
-        times(baseline_us / time_us),
+        "-" if task.info.on_cpu else times(baseline_us / time_us),
         # Between its neighbours it finds its inputs in the L2.
-        "-" if task.spec.surroundings_of(workload) else percent(task.floor_us(workload) / time_us),
+        "-"
+        if task.info.on_cpu or task.spec.surroundings_of(workload)
+        else percent(task.floor_us(workload) / time_us),
         used,
         share,
         settings(differing) or "as all",
@@ -299,7 +307,10 @@ class Briefer:
             for finding in one.findings
         }
         trials = {w: self._session.trials(shown, w) for w in plan.tuned}
-        searched = search_findings(plan.space, trials, plan.template, plan.spec.launch)
+        comparable = not self._session.on_cpu
+        asked = plan.space, trials, plan.template, plan.spec.launch
+        searched = search_findings(*asked, comparable=comparable)
+        seen = [Observed.of(*one) for one in trials.items()] if comparable else []
         ended = self._session.events(RoundEnded)
         costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
         now = Situation(
@@ -312,7 +323,7 @@ class Briefer:
             baselines_us=self._baselines_us(),
             findings=[*found.values(), *searched],
             history=[one for one in history(self._session) if one.number < number],
-            values=list(value_costs(plan.space, [Observed.of(*one) for one in trials.items()])),
+            values=list(value_costs(plan.space, seen)),
             profiled=profiled,
             peers_us=self._peers_us(),
             phases_s=costs[-1] if costs else {n: phases_s.get(n, 0.0) for n in FIRST_PHASES},

@@ -189,16 +189,18 @@ def search_findings(
     trials: Mapping[Workload, Sequence[Trial]],
     template: Template,
     launches: Sequence[LaunchSpec] = (),
+    *,
+    comparable: bool = True,
 ) -> tuple[Finding, ...]:
     """Say what the trials of a candidate's search teach, the weightiest first.
 
     `trials` are those of the search stage, by tuned workload. One with fewer than five timed
-    configs takes part in no claim about times.
+    configs takes part in no claim about times, nor does any whose times are not `comparable`.
     """
     seen = [Observed.of(workload, found) for workload, found in trials.items()]
     found = [
         *rejections(seen, template),
-        *edges(space, seen, template, launches),
-        *disagreement(space, seen, template),
+        *(edges(space, seen, template, launches) if comparable else ()),
+        *(disagreement(space, seen, template) if comparable else ()),
     ]
     return tuple(sorted(found, key=lambda finding: -finding.weight))

@@ -78,6 +78,11 @@ def sentence(moved: Moved) -> str:
     return f"{expected}, got {times(moved.actual)}" + (", the other way" if other_way else "")
 
 
+def sentences(outcome: RoundOutcome, comparable: bool) -> list[str]:
+    """Say of everything what was expected and what came, but of times that are not comparable."""
+    return [sentence(one) for one in outcome.moved if comparable or one.metric != TIME]
+
+
 def _with_times(times_us: ByWorkload, metrics: ByMetric) -> dict[str, dict[str, float]]:
     found = {workload: dict(values) for workload, values in metrics.items()}
     for workload, time_us in times_us.items():
@@ -110,11 +115,13 @@ MOST_ENTRIES = 24
 _NUMBER = re.compile(r"\d+")
 
 
-def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
+def memory_text(
+    rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES, *, comparable: bool = True
+) -> str:
     """Tell what was tried, the newest first, by the candidate that it was built on.
 
     Failures of one base that ended alike are told once, by the newest, and counted; from `most`
-    entries on, the older ones are only counted.
+    entries on, the older ones are only counted. Nothing is said of times that are not `comparable`.
     """
     if not rounds:
         return "Nothing was tried before this round."
@@ -129,38 +136,46 @@ def memory_text(rounds: Sequence[RoundRecord], most: int = MOST_ENTRIES) -> str:
     parts: list[str] = []
     for base in dict.fromkeys(one[0].base for one in kept):
         own = [entry for entry in kept if entry[0].base == base]
-        parts.append("\n".join([f"Built on {base}:", *(_entry(entry) for entry in own)]))
+        parts.append(
+            "\n".join([f"Built on {base}:", *(_entry(entry, comparable) for entry in own)])
+        )
     if cut:
         rounds = [one for entry in cut for one in entry]
         best = max((o.outcome.speedup or 0.0 for o in rounds if o.outcome), default=0.0)
-        of_best = f", the best of them {times(best)} as fast as the baseline" if best else ""
+        of_best = (
+            f", the best of them {times(best)} as fast as the baseline"
+            if best and comparable
+            else ""
+        )
         failed = sum(one.failed for one in rounds)
         parts.append(f"[left out: {len(rounds)} older rounds, {failed} of them failed{of_best}]")
     return "\n\n".join(parts)
 
 
-def _entry(same: Sequence[RoundRecord]) -> str:
+def _entry(same: Sequence[RoundRecord], comparable: bool) -> str:
     first, *older = same
     tried = first.idea.change or first.idea.hypothesis if first.idea else "no plan"
     outcome = f" -> {first.candidate}" if first.candidate else " failed"
     lines = [one_line(f"- round {first.label}{outcome}: {tried}", LINE)]
-    lines.append("  " + one_line(_result(first), LINE))
+    lines.append("  " + one_line(_result(first, comparable), LINE))
     if older:
         numbers = ", ".join(one.label for one in older[:8])
         what = [one.idea.change for one in older if one.idea and one.idea.change != tried]
         also = f" (tried: {'; '.join(dict.fromkeys(what))})" if what else ""
         said = f"{len(older)} earlier rounds" if len(older) > 1 else "1 earlier round"
         lines.append("  " + one_line(f"{said} ended alike: {numbers}{also}", LINE))
-    elif first.outcome is not None and first.outcome.moved:
-        lines.append("  " + one_line("; ".join(map(sentence, first.outcome.moved)), LINE))
+    elif first.outcome is not None and (moved := sentences(first.outcome, comparable)):
+        lines.append("  " + one_line("; ".join(moved), LINE))
     return "\n".join(lines)
 
 
-def _result(one: RoundRecord) -> str:
+def _result(one: RoundRecord, comparable: bool) -> str:
     found = one.outcome
     if one.candidate is not None and found is not None and found.speedup is not None:
         over = f"{times(found.over_base)} as fast as its base, " if found.over_base else ""
         refused = f"; {_answers(len(one.problems))} refused before" if one.problems else ""
+        if not comparable:
+            return f"ran correctly{refused}"
         return f"{over}{times(found.speedup)} as fast as the baseline{refused}"
     if one.candidate is not None:
         return "ran, and no config was correct"
@@ -171,8 +186,10 @@ def _result(one: RoundRecord) -> str:
     return "ended without an answer"
 
 
-def describe_default(timed: DefaultTimed) -> str:
+def describe_default(timed: DefaultTimed, *, comparable: bool = True) -> str:
     """Say how an answer's default config did."""
+    if not comparable:
+        return f"its default config ran on {timed.workload}"
     return (
         f"its default config took {microseconds(timed.time_us)} us on {timed.workload}, "
         f"{times(timed.factor)} the {microseconds(timed.base_us)} of its base's best"

@@ -21,7 +21,7 @@ from tuner.extensions.agents.history import (
     attempt_folder,
     describe_default,
     outcome,
-    sentence,
+    sentences,
     tree_of,
 )
 from tuner.extensions.agents.replies import SLOWEST_DEFAULT, repair_surrogates
@@ -263,8 +263,9 @@ class Rounds:
         slow = timed.factor > SLOWEST_DEFAULT and not asked.idea.insist
         slow = slow and not self._run.device.info.on_cpu  # whose times say nothing of a GPU's
         then = "not searched, for its plan does not `insist`" if slow else "checked and searched"
-        asked.conversation.tell(f"{describe_default(timed)}: {then}")
-        self._say(f"round {asked.label}: {describe_default(timed)}: {then}")
+        told = describe_default(timed, comparable=not self._session.on_cpu)
+        asked.conversation.tell(f"{told}: {then}")
+        self._say(f"round {asked.label}: {told}: {then}")
         if slow:
             outcome = RoundOutcome(None, None, default_us={key: trial.time_us})
             session.record_event(RoundEnded(asked.number, outcome, answer=answer))
@@ -299,10 +300,10 @@ class Rounds:
             assert planned is not None
             outcome = self._outcome(self._candidates.plan(one.name), planned.idea)
             session.record_event(RoundEnded(number, outcome, taken_s, answer=one.answer))
-            words = [sentence(moved) for moved in outcome.moved]
+            words = sentences(outcome, not session.on_cpu)
             if outcome.speedup is not None:
-                over = f"the baseline, {self._plan.spec.source.name}"
-                words.insert(0, f"{outcome.speedup:.2f}x over {over}")
+                over = f"{outcome.speedup:.2f}x over the baseline, {self._plan.spec.source.name}"
+                words.insert(0, "ran correctly" if session.on_cpu else over)
             said = "; ".join(words) or "no config ran correctly"
             self._say(f"round {number}{one.answer}: {said}")
 

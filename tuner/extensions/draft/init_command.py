@@ -63,6 +63,7 @@ def command(
     Instead of a kernel a problem can be named, PROBLEM.py or DEFINITION.json: its kernel is the .cu
     of the same name beside it, of which a skeleton is written where there is none.
     """
+    from tuner.cli.view import say_while
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.extensions.draft.drafting import Asked, draft_problem, draft_source
@@ -77,7 +78,7 @@ def command(
         click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
         return
     asked = Asked(names, instantiate, include, problem, define)
-    with NvrtcPool(1, cache=Cache()) as pool:
+    with say_while(f"drafting {kernel_file}", options.say), NvrtcPool(1, cache=Cache()) as pool:
         if kernel_file.suffix in (".py", ".json"):
             drafted = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)
         else:

@@ -94,6 +94,7 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
         **({"constants": list(spec.constants)} if spec.constants else {}),
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
+        "curve": [{"variants": p.variants, "speedup": p.speedup} for p in dispatch.curve()],
         **({"keep_bits": True} if manifest.config.keep_bits else {}),
         **({"invariant": _rows(spec)} if table.keeps_rows else {}),
         "variants": [

@@ -106,10 +106,8 @@ def command(
     choice = None
     if to is not None and not (variants_within is None and max_variants is None):
         from tuner.dispatch.table import SetSelection
-        from tuner.model.settings import VARIANTS_WITHIN
 
-        within = VARIANTS_WITHIN if variants_within is None else variants_within
-        choice = SetSelection(within, max_variants)
+        choice = SetSelection(variants_within, max_variants)
     if to is not None and form in CONFIGS:
         if space is not None and others:
             raise click.UsageError("--space is for one session")

@@ -7,9 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from markupsafe import Markup
+
 from tuner.model.trial import Result
+from tuner.report import charts
 from tuner.report.data import ReportData
-from tuner.report.formatting import round_value
+from tuner.report.formatting import percent
+from tuner.report.serial import pick, plain
+from tuner.report.tables import Column, soft, write_table
 from tuner.tuning.device_queues import name_slower_devices
 
 _N = TypeVar("_N", int, float)
@@ -172,25 +177,47 @@ def course_json(data: ReportData) -> dict[str, object]:
     """Make what `--json` has of it; only a run on several devices says anything of them."""
     made: dict[str, object] = {}
     if (spent := time_spent(data)) is not None:
-        search = {
-            "device": round_value(spent.device_s),
-            "compiler": round_value(spent.compiler_s),
-            "proposals": round_value(spent.proposals_s),
-        }
-        phases = {name: round_value(seconds) for name, seconds in spent.phases_s.items()}
-        inside = {
-            name: {what: round_value(seconds) for what, seconds in parts.items()}
-            for name, parts in spent.inside_s.items()
-        }
         counted = {} if spent.starts is None else {"starts": spent.starts}
-        made["time"] = {"phases_s": phases, "inside_s": inside, "search_s": search, **counted}
+        search = pick(spent, "device=device_s compiler=compiler_s proposals=proposals_s")
+        made["time"] = pick(spent, "phases_s inside_s", search_s=search, **counted)
     if data.homes:
         made["gpus"] = {
             "members": list(data.homes[-1].members),
             "reference": data.reference_workload or None,
-            "reference_us": {name: round_value(us) for name, us in data.reference_us.items()},
+            "reference_us": plain(data.reference_us),
             "differ": bool(name_slower_devices(data.reference_us)) and not data.on_cpu,
             "lost": _collect_losses(data),
-            "factors": {key: round_value(factor) for key, (_, factor) in _factors(data).items()},
+            "factors": plain({key: factor for key, (_, factor) in _factors(data).items()}),
         }
     return made
+
+
+def time_chart(spent: TimeTable) -> Markup:
+    """Draw the seconds of each thing that was done, the longest first."""
+    rows = sorted(spent.rows(), key=lambda row: -row[1])
+    bars = [
+        charts.Bar(name, seconds, f"{seconds:.1f} s, {percent(share)}")
+        for name, seconds, share in rows
+        if share >= LEAST_SHOWN
+    ]
+    return charts.bars("Seconds by what was done", bars)
+
+
+def time_table(spent: TimeTable) -> Markup:
+    """Lay out where the time went, with the parts of what was done."""
+    started, parts = spent.started(), spent.parts()
+    rows: list[tuple[str, str, str, str]] = []
+    for name, seconds, share in spent.rows():
+        rows.append((name, f"{seconds:.1f}", percent(share), started.get(name, "none")))
+        rows += [
+            (soft(f"of that, {part}"), f"{seconds:.1f}", percent(share), "")
+            for part, seconds, share in parts.get(name, ())
+        ]
+    rows += [
+        (soft(f"of the search, {name}"), f"{seconds:.1f}", percent(share), "")
+        for name, seconds, share in spent.search_rows()
+    ]
+    columns = ("What", Column("Seconds", numeric=True), Column("Share", numeric=True))
+    if spent.starts is None:
+        return write_table("Where the time went", columns, [row[:3] for row in rows])
+    return write_table("Where the time went", (*columns, "Processes started"), rows)

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import OverWinner, over_winner, productions, split, winner_of
+from tuner.dispatch.evidence import (
+    Compared,
+    OverWinner,
+    over_winner,
+    productions,
+    split,
+    winner_of,
+)
+from tuner.dispatch.kernels import VariantKernel
+from tuner.dispatch.table import DispatchTable, Entry, HeldOut
 from tuner.model.kernel import Workload
 from tuner.model.statistics import (
     Interval,
@@ -16,10 +25,20 @@ from tuner.model.statistics import (
     paired_interval,
     unpaired_interval,
 )
-from tuner.model.trial import RESOLUTION, PeerTrial, Result, Status, Variant
+from tuner.model.trial import INITIAL, RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
-from tuner.report.formatting import join_names, percent, ratio, round_value, rounded_all
+from tuner.report.formatting import (
+    interval,
+    join_names,
+    microseconds,
+    percent,
+    ratio,
+    significance,
+)
+from tuner.report.pages import write_pairs
+from tuner.report.serial import pick
+from tuner.report.tables import Column, Field, join, list_table, soft, tag
 
 WANTED_SHOWN = 8
 # A peer that is faster by less than this is not said to be ahead.
@@ -39,6 +58,29 @@ def dispatch_summary(dispatch: Dispatch) -> str:
         f"{count} variant{'s' * (count != 1)} serve{'s' * (count == 1)} {served} of "
         f"{workloads}, {table.choice}{others}."
     )
+
+
+def curve_chart(dispatch: Dispatch) -> Markup | None:
+    """Draw what few variants gain over the baseline, up to all; None where there is no choice."""
+    *fewer, every = dispatch.curve or (None,)
+    if every is None or not fewer:
+        return None
+    bars = [
+        charts.Bar(
+            f"{one.variants} variant{'s' * (one.variants != 1)}{', chosen' * one.chosen}",
+            one.speedup,
+            f"{ratio(one.speedup)}, {percent(one.speedup / every.speedup)} of all",
+        )
+        for one in dispatch.curve
+    ]
+    return charts.bars("What few variants gain over the baseline, in the geometric mean", bars)
+
+
+def dispatch_json(dispatch: Dispatch) -> dict[str, object]:
+    """Make what `--json` says of the set, and of what fewer variants would gain."""
+    curve = [pick(one, "variants speedup chosen") for one in dispatch.curve]
+    table = dispatch.table
+    return {"variants": len(table.kernels), "choice": str(table.choice), "curve": curve}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +271,7 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
     return {
         peer.name: {
             "status": peer.status.value,
-            "reason": peer.reason,
-            "us": round_value(peer.time_us),
-            "tuned_speedup": round_value(peer.speedup),
-            "interval": None if peer.interval is None else rounded_all(peer.interval),
-            "isolated_speedup": round_value(peer.isolated_speedup),
+            **pick(peer, "reason us=time_us tuned_speedup=speedup interval isolated_speedup"),
             "paired": one.paired,
         }
         for peer in one.peers
@@ -261,16 +299,116 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     _, rounds = split(last)
     served_us = [row[last.column(served)] for row in rounds]
     isolated_us = last.isolated_us[last.column(served)] if last.isolated_us else None
-    interval = paired_interval if last.paired else unpaired_interval
+    interval_of = paired_interval if last.paired else unpaired_interval
     found = []
     for trial in trials:
         one = Against(trial.name, trial.status, trial.reason)
         if trial.status is Status.CORRECT and trial.name in last.peers:
             peer_us = [row[last.column(trial.name)] for row in rounds]
-            speedup, bounds = interval(peer_us, served_us, data.seed or 0)
+            speedup, bounds = interval_of(peer_us, served_us, data.seed or 0)
             time_us = cost_us(peer_us)
             isolated = None if isolated_us is None else time_us / isolated_us
             one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
         found.append(one)
     against, time_us = tuple(found), cost_us(served_us)
     return PeersOn(workload, result.variant, served, time_us, last.paired, against, isolated_us)
+
+
+def variants_table(table: DispatchTable) -> Markup:
+    """Lay out what each variant is and what it serves; nothing where none serves."""
+
+    def config(kernel: VariantKernel) -> Markup:
+        own = "" if kernel.variant.candidate == INITIAL else f"{kernel.variant.candidate}:"
+        return join(own, write_pairs(kernel.variant.config))
+
+    fields: list[Field[VariantKernel]] = [
+        Field("Variant", lambda kernel: f"v{table.number(kernel)}"),
+        Field(Column("Config", css="config"), config),
+        Field(
+            "Serves",
+            lambda kernel: join_names(
+                [str(e.workload) for e in table.entries if e.kernel == kernel]
+            ),
+        ),
+    ]
+    return list_table("The variants of the dispatch", table.kernels, fields)
+
+
+def served_table(data: ReportData, table: DispatchTable) -> Markup:
+    """Lay out who serves each tuned workload."""
+    over = over_winners(data)
+
+    def against_winner(entry: Entry) -> str:
+        if entry.kernel is None:
+            return entry.reason
+        if (found := over.get(entry.workload)) is None:
+            return "the winner"
+        return join(ratio(found.speedup), interval(found.interval), tag(significance(found)))
+
+    fields: list[Field[Entry]] = [
+        Field("Workload", lambda entry: str(entry.workload)),
+        Field("Served by", lambda entry: _server(table, entry.kernel, entry.best)),
+        Field("Speedup over the winner, 95 % interval", against_winner),
+    ]
+    return list_table("Who serves each tuned workload", table.entries, fields)
+
+
+def held_out_table(table: DispatchTable) -> Markup:
+    """Lay out what the rule chooses on workloads that nothing was tuned on; else nothing."""
+
+    def speedup(one: HeldOut) -> str:
+        known = one.compared
+        return "-" if known is None else f"{ratio(known.speedup)} {interval(known.interval)}"
+
+    fields: list[Field[HeldOut]] = [
+        Field("Held out", lambda one: str(one.workload)),
+        Field("Nearest", lambda one: str(one.nearest or "-")),
+        Field("Rule", lambda one: _server(table, one.kernel, one.best)),
+        Field("Speedup, 95 % interval", speedup),
+        Field(
+            "Verdict",
+            lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted,
+        ),
+    ]
+    return list_table("The rule on held-out workloads", table.held_out, fields)
+
+
+def _server(table: DispatchTable, kernel: VariantKernel | None, best: Compared | None) -> str:
+    return f"v{table.number(kernel)}" if table.number(kernel) else productions(best)
+
+
+def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
+    """Lay out every peer's time on every workload, and what serves there over it."""
+
+    def workload(one: PeersOn) -> Markup:
+        held_out = tag("held out") if one.workload.held_out else ""
+        return join(str(one.workload), held_out, "" if one.paired else tag("unpaired"))
+
+    def served(one: PeersOn) -> str:
+        isolated = one.isolated_us
+        also = "" if isolated is None else soft(f"isolated {microseconds(isolated)}")
+        return "-" if one.served_us is None else join(microseconds(one.served_us), also)
+
+    def peer(name: str) -> Field[PeersOn]:
+        return Field(f"{name}, us", lambda one: _peer_cell(one, name, recorded=recorded))
+
+    fields: list[Field[PeersOn]] = [
+        Field("Workload", workload),
+        Field("Served by", lambda one: one.server),
+        Field(Column("us", numeric=True), served),
+        *map(peer, peers_names(found)),
+    ]
+    return list_table("Peers per workload", found, fields)
+
+
+def _peer_cell(one: PeersOn, name: str, *, recorded: bool) -> Markup:
+    peer = one.named(name)
+    if peer is None or peer.interval is None or peer.time_us is None or peer.speedup is None:
+        return soft("" if peer is None else peer.trouble(recorded=recorded))
+    return join(
+        microseconds(peer.time_us),
+        soft(f"{ratio(peer.speedup)} {interval(peer.interval)}"),
+        tag("best") if peer is one.best else "",
+        tag("faster", bad=True) if peer.faster else "",
+        tag("not right on all inputs") if peer.reason else "",
+    )

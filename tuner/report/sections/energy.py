@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -11,8 +11,10 @@ from tuner.model.energy import Account, Consumption, accounts
 from tuner.model.settings import Objective
 from tuner.model.trial import INITIAL, Energy, Result, Variant
 from tuner.report import charts, formatting
-from tuner.report.formatting import round_value, rounded_all, significant
+from tuner.report.formatting import significant
 from tuner.report.pages import draw
+from tuner.report.serial import pick
+from tuner.report.tables import Column, Field, join, list_table, tag
 
 # Free at each side of a chart, as a share of what it spans.
 PAD = 0.08
@@ -118,20 +120,12 @@ def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[d
     """Make the object that `--json` prints: one entry a workload, every measured program in it."""
     return [
         {
-            "workload": one.account.workload.values,
-            "idle_w": rounded_all(one.account.idle_w),
+            **pick(one.account, "workload idle_w"),
             "programs": [
                 {
-                    "candidate": None if p.variant is None else p.variant.candidate,
-                    "config": None if p.variant is None else dict(p.variant.config),
-                    "time_us": round_value(p.time_us),
-                    "net_mj": round_value(p.net_mj),
-                    "net_range_mj": rounded_all(p.net_range_mj),
-                    "gross_mj": round_value(p.gross_mj),
-                    "power_w": round_value(p.power_w),
-                    "edp_mj_us": round_value(p.edp),
+                    **pick(p.variant, "candidate config"),
+                    **pick(p, "time_us net_mj net_range_mj gross_mj power_w edp_mj_us=edp spread"),
                     "windows": len(p.windows),
-                    "spread": round_value(p.spread),
                     "cold": all(window.cold for window in p.windows),
                     "limited_by": _limits([p]),
                     "on_front": p in one.front,
@@ -170,10 +164,27 @@ def _limits(programs: Sequence[Consumption]) -> list[str]:
 
 def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | None:
     saving = None if one.chosen is None else one.account.saving(one.chosen, objective)
-    if saving is None:
-        return None
-    return {
-        "ratio": round_value(saving.ratio),
-        "range": rounded_all(saving.range),
-        "different": saving.different,
+    return None if saving is None else pick(saving, "ratio range different")
+
+
+def programs_table(of: EnergyOf) -> Markup:
+    """Lay out the energy of every program on one workload."""
+
+    def name(one: Consumption) -> str:
+        marks = tag("chosen") if of.was_chosen(one) else "", tag("front") if one in of.front else ""
+        return join(program_name(one), *marks)
+
+    numbers: dict[str, Callable[[Consumption], str]] = {
+        "Time, us": lambda one: formatting.microseconds(one.time_us),
+        "Above idle, mJ": lambda one: significant(one.net_mj),
+        "Range": lambda one: " to ".join(map(significant, one.net_range_mj)),
+        "With idle, mJ": lambda one: significant(one.gross_mj),
+        "Power, W": lambda one: f"{one.power_w:.0f}",
+        "Windows": lambda one: f"{len(one.windows)}",
+        "Apart": lambda one: "-" if one.spread is None else formatting.percent(one.spread),
     }
+    fields = [Field(Column(head, numeric=True), write) for head, write in numbers.items()]
+    label = f"Energy of the programs on {of.account.workload}"
+    return list_table(
+        label, of.programs, [Field("Program", name), *fields, Field("Seen", last_seen)]
+    )

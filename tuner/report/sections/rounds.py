@@ -10,11 +10,13 @@ from typing import Literal
 from markupsafe import Markup
 
 from tuner.analysis.base import METRICS
+from tuner.model.trial import Finding
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
 from tuner.report.formatting import times
 from tuner.report.pages import draw
 from tuner.report.rounds import End, Spent
+from tuner.report.tables import Column, Field, join, list_table, soft
 from tuner.session.events import Profiled
 from tuner.session.rounds import TIME
 
@@ -128,7 +130,7 @@ def parts(data: ReportData) -> dict[str, object]:
     return {
         "rounds_summary": summary(data),
         "rounds_total": total(data),
-        "rounds_tree": tree(marks(data)) if data.rounds else None,
+        "rounds_tree": tree(marks(data)) if data.rounds and not data.on_cpu else None,
         "ends": ENDS,
         "money": money,
         "times": times,
@@ -138,7 +140,7 @@ def parts(data: ReportData) -> dict[str, object]:
         "profiled": group_profiles(data),
         "degrees": dict.fromkeys((one.degree, one.reason) for one in data.profiles),
         "meaning_of": meaning_of,
-        "template_line": template_line,
+        "findings_table": findings_table,
     }
 
 
@@ -237,3 +239,28 @@ def template_line(data: ReportData, candidate: str, number: int | None) -> str:
     lines = templates.get(candidate, [])
     known = number is not None and 0 < number <= len(lines)
     return formatting.shorten_text(lines[number - 1], LONGEST_LINE) if known and number else ""
+
+
+def findings_table(data: ReportData, name: str, profiled: Profiled) -> Markup:
+    """Lay out what a profile says, with the template's lines; nothing where nothing stands out."""
+
+    def what(finding: Finding) -> Markup:
+        title = Markup("<strong>{}</strong><br>").format(finding.topic.replace("_", " "))
+        return join(title, finding.text)
+
+    def place(finding: Finding) -> str:
+        line = template_line(data, name, finding.line)
+        quoted = Markup("<code>{}</code>").format(line) if line else ""
+        return "-" if finding.line is None else join(str(finding.line), quoted)
+
+    def advice(finding: Finding) -> Markup:
+        parameter = Markup("Parameter: <code>{}</code>.").format(finding.parameter)
+        return join(finding.advice, soft(parameter) if finding.parameter else "")
+
+    fields: list[Field[Finding]] = [
+        Field("Finding", what),
+        Field(Column("Line of the template", css="place"), place),
+        Field(Column("Advice", css="idea"), advice),
+    ]
+    label = f"Findings for {name} on {profiled.workload.replace(',', ' ')}"
+    return list_table(label, profiled.findings, fields)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
+from math import inf
 from operator import itemgetter
 
 from markupsafe import Markup
 
-from tuner.model.config import format_value
+from tuner.model.config import Config, format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, LEFT_OUT, Stage, Status, Trial
+from tuner.model.trial import INITIAL, LEFT_OUT, Resources, Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
-from tuner.report.pages import draw
+from tuner.report.pages import write_pairs
+from tuner.report.tables import Cell, Column, Field, join, list_table, soft, write_table
 from tuner.search.importance import Importance, average, importance
 from tuner.tuning.hopeless import Hopeless
 
-CHARACTER = 6.4  # width of an 11 px character in a wide font
 TOP_CONFIGS = 10
 REASONS_SHOWN = 15
 REASON_LENGTH, REASON_SHORT = 400, 120
@@ -79,66 +79,8 @@ class SourceDiff:
     blocks: tuple[tuple[str, str], ...]
     added: int
     removed: int
+    shown: int
     omitted: int
-
-
-def convergence(
-    label: str,
-    times_us: Sequence[float | None],
-    ranked_only: Sequence[bool],
-    baseline_us: float | None,
-    begins: Sequence[tuple[int, str]] = (),
-) -> Markup:
-    """Draw the best time so far against the number of trials, over all trials as dots.
-
-    `times_us` has None for a trial without a time. `ranked_only` marks those stopped early, which
-    never become the best. `begins` names the candidates with the number of trials before theirs.
-    """
-    head = 18 if begins else 0
-    best: list[tuple[int, float]] = []
-    for index, (time, skip) in enumerate(zip(times_us, ranked_only, strict=True), start=1):
-        if time is not None and not skip and (not best or time < best[-1][1]):
-            best.append((index, time))
-    baseline = [] if baseline_us is None else [baseline_us]
-    low, high = 0.0, 1.0
-    if known := [*baseline, *(time for time in times_us if time is not None)]:
-        lowest = min(known)
-        highest = max([lowest, *baseline, *(min(one, 4 * lowest) for _, one in best[:1])])
-        pad = 0.08 * (highest - lowest) or 0.05 * highest
-        low, high = max(lowest - pad, 0.0), highest + pad
-    x = charts.Scale(0, max(len(times_us), 1), 52, 368)
-    y = charts.Scale(low, high, 176 + head, 14 + head)
-    free, named = 0.0, []
-    for before, name in begins:
-        at, width = x(before), CHARACTER * len(name)
-        fits = at >= free and at + width < x.end + 12  # it does not run into the last one
-        named.append((before, name, fits))
-        free = at + width + 6 if fits else free
-    # One point per pixel: thousands of trials stay a few kilobytes.
-    pixels = {
-        (round(x(index)), round(y(time)))
-        for index, time in enumerate(times_us, start=1)
-        if time is not None and time <= y.high
-    }
-    steps = [(x(index), y(time)) for index, time in best]
-    corners = [(after[0], before[1]) for before, after in pairwise(steps)]
-    end = [(x(len(times_us)), steps[-1][1])] if steps else []
-    line = [*chain.from_iterable(zip(steps, corners, strict=False)), *steps[-1:], *end]
-    summary = f"best {formatting.microseconds(best[-1][1])} us" if best else "no correct trial"
-    return draw(
-        "convergence",
-        label=f"Convergence for {label}: {summary}",
-        height=210 + head,
-        x=x,
-        y=y,
-        x_ticks=charts.ticks(0, x.high, 4),
-        y_ticks=charts.ticks(y.low, y.high, 4),
-        begins=named,
-        dots="".join(f"M{column} {row}h0" for column, row in sorted(pixels)),
-        baseline_us=baseline_us,
-        best=charts.path(line) if line else "",
-        above=sum(time is not None and time > y.high for time in times_us),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +100,38 @@ class CandidateImportance:
         return sum(bool(one.shares) for _, one in self.by_workload)
 
 
-def convergences(data: ReportData) -> tuple[tuple[str, Markup], ...]:
-    found = []
+def search_chart(data: ReportData) -> Markup | None:
+    """Draw how the best of each workload came down with its trials; None where nothing ran.
+
+    Trials that were stopped early never become the best.
+    """
+    lines: list[tuple[str, list[float]]] = []
     for workload, trials in data.by_workload().items():
-        begins: dict[str, int] = {}
-        for before, trial in enumerate(trials):
-            begins.setdefault(trial.candidate, before)
-        label, baseline_us = str(workload), data.baseline_us(workload)
-        times_us, early = [t.time_us for t in trials], [stopped_early(t) for t in trials]
-        marks = [(before, name) for name, before in begins.items()] if data.several else ()
-        found.append((label, convergence(label, times_us, early, baseline_us, marks)))
-    return tuple(found)
+        best, course = inf, []
+        for trial in trials:
+            if trial.time_us is not None and not stopped_early(trial):
+                best = min(best, trial.time_us)
+            course.append(best)
+        if best < inf:
+            lines.append((str(workload), [one / best for one in course]))
+    firsts = next(iter(data.by_workload().values()), ())
+    names = dict.fromkeys(trial.candidate for trial in firsts) if data.several else ()
+    marks = [([t.candidate for t in firsts].index(name), name) for name in names]
+    return charts.courses(lines, marks) if lines else None
+
+
+def occupancy_chart(data: ReportData) -> Markup | None:
+    """Draw times over the best of their workload against occupancy; None where none is known."""
+    points, winners = [], []
+    for trials in data.by_workload().values():
+        timed = [t for t in fastest(trials) if t.time_us and t.occupancy]
+        for place, trial in enumerate(timed):
+            assert trial.occupancy is not None
+            assert trial.time_us is not None
+            point = trial.occupancy.share, trial.time_us / (timed[0].time_us or 1.0)
+            points.append(point)
+            winners += [point] if place == 0 else []
+    return charts.occupancies(points, winners) if points else None
 
 
 def space_lines(data: ReportData) -> tuple[str, ...]:
@@ -283,15 +246,40 @@ def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
     return tuple(ranked)
 
 
-def rejected_chart(data: ReportData) -> Markup:
-    counts = Counter(data.counts())
-    del counts[Status.CORRECT]
-    rows = [
-        charts.Bar(MEANING[status], count, f"{count:,} of {len(data.records):,} trials")
-        for status, count in counts.most_common()
-        if count
+def importance_tables(
+    data: ReportData, importance: Sequence[CandidateImportance]
+) -> list[tuple[str, Markup]]:
+    """Lay out the shares of each workload, a table for each candidate that has any."""
+    tables = []
+    for of in importance:
+        if of.chart is None:
+            continue
+        names = [name for name, _ in of.average]
+        rows: list[list[Cell | str | int]] = []
+        for label, one in of.by_workload:
+            shares = dict(one.shares)
+            if not shares:
+                rows.append([label, one.trials, Cell(one.reason, css="soft", wide=True)])
+                continue
+            told = (formatting.percent(shares[n]) if n in shares else "-" for n in names)
+            rows.append([label, one.trials, *told])
+        columns = (Column(name, numeric=True) for name in ("Trials", *names))
+        label = f"Parameter importance per workload{f', {of.name}' if data.several else ''}"
+        title = of.name if data.several else "Per workload"
+        tables.append((title, write_table(label, ("Workload", *columns), rows)))
+    return tables
+
+
+def importance_unknown(data: ReportData, importance: Sequence[CandidateImportance]) -> list[str]:
+    """Say of which candidates, and why, nothing is known."""
+    if not importance and not data.on_cpu:
+        return ["Not enough to tell: no config was tried."]
+    return [
+        f"{f'{of.name}: not' if data.several else 'Not'} enough to tell: "
+        f"{'; '.join(f'{label}: {one.reason}' for label, one in of.by_workload)}."
+        for of in importance
+        if of.chart is None
     ]
-    return charts.bars("Rejected trials by status", rows)
 
 
 def rejections(data: ReportData) -> tuple[Rejection, ...]:
@@ -328,23 +316,117 @@ def source_diffs(data: ReportData) -> tuple[SourceDiff, ...]:
     for workload, source in data.tuned_sources.items():
         served.setdefault(source, []).append(workload.replace(",", " "))
     left = DIFF_LINES_IN_ALL
-    names = {"+": "add", "-": "remove", "@": "place"}
-    baseline = data.baseline_source.splitlines()
     found = []
     for source, workloads in served.items():
-        # Without the two file names that it begins with.
-        lines = [*difflib.unified_diff(baseline, source.splitlines(), lineterm="")][2:]
-        kinds = [names.get(line[:1], "same") for line in lines]
-        shown = min(len(lines), DIFF_LINES, left)
-        pairs = groupby(zip(kinds[:shown], lines, strict=False), key=itemgetter(0))
-        found.append(
-            SourceDiff(
-                tuple(workloads),
-                tuple((kind, "\n".join(line for _, line in group)) for kind, group in pairs),
-                added=kinds.count("add"),
-                removed=kinds.count("remove"),
-                omitted=len(lines) - shown,
-            )
-        )
-        left -= shown
+        found.append(_compare_sources(data.baseline_source, source, workloads, left))
+        left -= found[-1].shown
     return tuple(found)
+
+
+def code_diff(data: ReportData, workloads: Sequence[str]) -> SourceDiff | None:
+    """Compare the source that serves these workloads with the baseline, without its comments."""
+
+    def code(source: str) -> str:
+        lines = source.splitlines()
+        return "\n".join(line for line in lines if line.strip()[:2] not in ("", "//"))
+
+    for workload, source in data.tuned_sources.items():
+        if workload.replace(",", " ") in workloads:
+            baseline = code(data.baseline_source)
+            return _compare_sources(baseline, code(source), workloads, DIFF_LINES)
+    return None
+
+
+def _compare_sources(baseline: str, source: str, workloads: Sequence[str], most: int) -> SourceDiff:
+    names = {"+": "add", "-": "remove", "@": "place"}
+    # Without the two file names that it begins with.
+    lines = [*difflib.unified_diff(baseline.splitlines(), source.splitlines(), lineterm="")][2:]
+    kinds = [names.get(line[:1], "same") for line in lines]
+    shown = min(len(lines), DIFF_LINES, most)
+    pairs = groupby(zip(kinds[:shown], lines, strict=False), key=itemgetter(0))
+    return SourceDiff(
+        tuple(workloads),
+        tuple((kind, "\n".join(line for _, line in group)) for kind, group in pairs),
+        added=kinds.count("add"),
+        removed=kinds.count("remove"),
+        shown=shown,
+        omitted=len(lines) - shown,
+    )
+
+
+def rejected_table(data: ReportData) -> Markup:
+    """Lay out why configs were rejected, by kind of reason; nothing where none was."""
+
+    def config(one: Rejection) -> Markup:
+        own = f"{one.first.candidate}:" if data.several else ""
+        return join(own, write_pairs(one.first.config), soft(f"({one.first.workload})"))
+
+    fields: list[Field[Rejection]] = [
+        Field("Status", lambda one: one.meaning),
+        Field(Column("Trials", numeric=True), lambda one: len(one.trials)),
+        Field(Column("Configs", numeric=True), lambda one: one.configs),
+        Field(Column("One example of the reason", css="reason"), lambda one: one.example),
+        Field(Column("Its config", css="config"), config),
+    ]
+    return list_table("Rejected configs by reason", rejections(data)[:REASONS_SHOWN], fields)
+
+
+def fastest_tables(data: ReportData) -> list[tuple[Workload, Markup]]:
+    """Lay out the fastest configs of each workload, by the parameters that vary among them."""
+    return [
+        (workload, _fastest_table(data, workload, trials))
+        for workload, trials in fastest_configs(data)
+    ]
+
+
+def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...]) -> Markup:
+    baseline_us, first = data.baseline_us(workload), trials[0].config
+
+    def number(head: str, write: Callable[[Trial], str | int | None]) -> Field[Trial]:
+        def cell(trial: Trial) -> str | int:
+            told = write(trial)
+            return "-" if told is None else told
+
+        return Field(Column(head, numeric=True), cell)
+
+    def used(trial: Trial) -> Resources:
+        return trial.resources or Resources(None)
+
+    def spills(trial: Trial) -> int | None:
+        known = trial.resources
+        return None if known is None else known.spill_store_bytes + known.spill_load_bytes
+
+    def over_it(trial: Trial) -> str | None:
+        if baseline_us is None or not trial.time_us:
+            return None
+        return formatting.ratio(baseline_us / trial.time_us)
+
+    def parameter(name: str) -> Field[Trial]:
+        def value(config: Config) -> str:
+            return format_value(config[name]) if name in config else "-"
+
+        def cell(trial: Trial) -> Cell:
+            told = value(trial.config)
+            return Cell(told, css="differs" if told not in ("-", value(first)) else "")
+
+        return Field(Column(name, css="value"), cell)
+
+    fields = [
+        number("#", lambda trial: trials.index(trial) + 1),
+        number("us", lambda trial: formatting.microseconds(trial.time_us or 0.0)),
+        *([] if data.on_cpu else [number("Baseline over it", over_it)]),
+        *([Field("Candidate", lambda trial: trial.candidate)] if data.several else []),
+        *map(parameter, formatting.varying(trial.config for trial in trials)),
+    ]
+    if not data.on_cpu:
+        fields += [
+            number("Registers", lambda trial: used(trial).registers),
+            Field(
+                Column("Occupancy (limiter)", css="occupancy"),
+                lambda trial: formatting.occupancy(trial.occupancy),
+            ),
+            number("Spills, bytes", spills),
+        ]
+    head = "Shared, bytes" if data.dynamic_shared_bytes else "Static shared, bytes"
+    fields.append(number(head, data.shared_bytes))
+    return list_table(f"Fastest configs for {workload}", trials, fields)

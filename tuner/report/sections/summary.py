@@ -6,12 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from markupsafe import Markup
+
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import NOISY, Check, Result, Status
 from tuner.report import formatting
 from tuner.report.data import ReportData
 from tuner.report.formatting import ratio, significance
+from tuner.report.pages import write_pairs
 from tuner.report.sections.dispatch import over_best_peers, peers_on
+from tuner.report.tables import Cell, Column, Field, join, list_table, tag, write_table
 
 # A larger speedup over the baseline comes with a warning.
 BELIEVABLE = 10
@@ -450,3 +454,39 @@ def _input_kinds(data: ReportData) -> str:
 def _watching(data: ReportData) -> list[str]:
     named = data.environment.get("watched_by", "")
     return [] if named in ("", "nothing") else named.split(", ")
+
+
+def checks_table(data: ReportData) -> Markup:
+    """Lay out the checks of the winners; nothing where there is no winner."""
+    rows: list[Sequence[Cell | str | int]] = []
+    for row in check_rows(data):
+        if row.note:
+            note = Cell(join(row.meaning, tag("not run"), row.note), wide=True)
+            rows.append((row.kind, note))
+            continue
+        failed = Cell(str(row.failed), css="bad" if row.failed else "")
+        rows.append((row.kind, row.meaning, row.passed, failed, row.not_run, row.device))
+    counts = (Column(name, numeric=True) for name in ("Passed", "Failed", "Not run"))
+    columns: list[Column | str] = ["Check of the winners", "What", *counts, "On"]
+    return write_table("Checks of the winners", columns, rows) if rows else Markup("")
+
+
+def open_checks_table(data: ReportData) -> Markup:
+    """Lay out the checks of winners that were not passed, the first ones; else nothing."""
+    common = formatting.common(data.results)
+
+    def verdict(check: Check) -> Markup:
+        failed = check.passed is False
+        return join(tag("failed" if failed else "not run", bad=failed), reason_of(check))
+
+    def config(check: Check) -> Markup:
+        own = f"{check.candidate}:" if data.several else ""
+        return join(own, write_pairs(formatting.without(check.config, common)))
+
+    fields: list[Field[Check]] = [
+        Field("Check", lambda check: check.kind),
+        Field("Workload", lambda check: str(check.workload)),
+        Field(Column("Verdict and reason", css="reason"), verdict),
+        Field(Column("Config", css="config"), config),
+    ]
+    return list_table("Checks that were not passed", open_checks(data)[:CHECKS_SHOWN], fields)

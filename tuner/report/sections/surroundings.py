@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from tuner.dispatch.evidence import OverWinner, over_winner, split
+from tuner.dispatch.evidence import OverWinner, over_winner
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.statistics import cost_us
-from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result, Variant
-from tuner.report import charts
+from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result
 from tuner.report.data import ReportData
 from tuner.report.formatting import join_names, pairs, percent, significance
 
@@ -85,28 +81,6 @@ def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
             who = variant.config, variant.candidate
             found.append(Disagreement(result.workload, *who, gain, around))
     return tuple(found)
-
-
-def surroundings_chart(data: ReportData) -> Markup | None:
-    """Draw each program's cost in the surroundings against its time alone, over the winner's."""
-    panels = []
-    for result, comparison in _pair_with_comparisons(data):
-        winner, alone_us = comparison.column(result.variant), comparison.alone_us
-        _, rounds = split(comparison)
-        costs_us = [cost_us(column) for column in zip(*rounds, strict=True)]
-        dots = []
-        for column, program in enumerate((None, *comparison.finalists, *comparison.peers)):
-            kind: charts.DotKind = "finalist" if isinstance(program, Variant) else "other"
-            dots.append(
-                charts.Dot(
-                    name=str(program or "baseline"),
-                    kind="winner" if column == winner else kind,
-                    alone=alone_us[column] / alone_us[winner],
-                    around=costs_us[column] / costs_us[winner],
-                )
-            )
-        panels.append(charts.Panel(str(result.workload), tuple(dots)))
-    return charts.around(panels) if panels else None
 
 
 def _pair_with_comparisons(data: ReportData) -> Iterator[tuple[Result, Comparison]]:

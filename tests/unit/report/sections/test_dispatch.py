@@ -44,11 +44,11 @@ def dispatch(tmp_path):
     [
         (
             COMPARISONS,
-            "2 variants serve 3 of 3 tuned workloads, within 2 % of each workload's winner.",
+            "2 variants serve 3 of 3 tuned workloads, the fewest within 1 % of all.",
         ),
         (
             (comparison(ONE, {A: 5.0}),),
-            "1 variant serves 1 of 3 tuned workloads, within 2 % of each workload's winner, "
+            "1 variant serves 1 of 3 tuned workloads, the fewest within 1 % of all, "
             "production's 2.",
         ),
         (
@@ -65,6 +65,18 @@ def test_the_page_says_who_serves_what_and_what_might_save_a_variant(dispatch, g
     two = (comparison(ONE, {A: 5.0}), comparison(SOME, {B: 4.0}))
     pages = [shown(render_report(dispatch(one)), "Dispatch") for one in (COMPARISONS, two)]
     golden("dispatch.txt", "\n\n".join(pages))
+
+
+def test_a_curve_says_what_1_2_and_all_variants_gain(dispatch):
+    said = json_of(dispatch())["dispatch"]
+    assert (said["variants"], said["choice"]) == (2, "the fewest within 1 % of all")
+    assert [point["variants"] for point in said["curve"]] == [1, 2, 3]
+    assert [point["chosen"] for point in said["curve"]] == [False, True, False]
+    gains = [point["speedup"] for point in said["curve"]]
+    assert gains == sorted(gains)
+    text = shown(render_report(dispatch()))
+    assert "What few variants gain over the baseline" in text
+    assert section.curve_chart(dispatch((comparison(ONE, {A: 5.0}),)).dispatch) is None
 
 
 def test_what_serves_in_the_winners_place_is_compared_with_that(dispatch):

@@ -87,4 +87,6 @@ def test_a_single_program_has_a_chart():
 def test_the_section_escapes_what_comes_from_outside(data):
     hostile = Variant("<script>", Config.of({"block": 32}))
     energies = (*ENERGIES, Energy(WORKLOAD, "variant", window(500.0, 11.0), hostile))
-    assert "<script>" not in render_report(replace(data, energies=energies))
+    made = render_report(replace(data, energies=energies))
+    assert "<script>: block=32" not in made
+    assert "&lt;script&gt;: block=32" in made

@@ -5,30 +5,30 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.support.drawings import Page, of_class, parsed
-from tuner.cli.view import print_end
+from tuner.cli.ending import print_end
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, Measurement, Status, Trial
+from tuner.model.trial import INITIAL, Measurement, Occupancy, Status, Trial
+from tuner.report import charts
 from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
 from tuner.report.sections.search import (
     DIFF_LINES,
     REASON_LENGTH,
-    convergence,
-    convergences,
     early_end_lines,
     fastest_configs,
     importances,
     never_worked_lines,
+    occupancy_chart,
     rejections,
+    search_chart,
     source_diffs,
     space_lines,
 )
@@ -101,17 +101,17 @@ def test_the_fastest_configs_are_listed_with_what_differs_from_the_first():
         make(Status.CORRECT, time_us=2.0, a=2, b=5),
         baselines_us={HERE.key: 4.0},
     )
-    assert "a b Registers" in shown(data)
-    assert "1 2.000 2.00x 2 5" in shown(data)
-    assert "2 3.000 1.33x 1 5" in shown(data)
-    assert re.findall(r'class="n differs">(\w+)<', render_report(data)) == ["1"]
+    assert " a Registers" in shown(data), "only what varies has a column"
+    assert "1 2.000 2.00x 2 -" in shown(data)
+    assert "2 3.000 1.33x 1 -" in shown(data)
+    assert re.findall(r'class="value differs"[^>]*>(\w+)<', render_report(data)) == ["1"]
 
 
 def test_configs_of_two_templates_share_one_table():
     data = run(make(Status.CORRECT, time_us=1.0, a=1), make(Status.CORRECT, time_us=2.0, b=2))
     assert "1 1.000 - 1 - " in shown(data)
     assert "2 2.000 - - 2 " in shown(data)
-    assert re.findall(r'class="n differs">(\w+)<', render_report(data)) == ["2"]
+    assert re.findall(r'class="value differs"[^>]*>(\w+)<', render_report(data)) == ["2"]
 
 
 def test_equal_configs_of_two_candidates_are_two():
@@ -164,44 +164,47 @@ def test_an_unchanged_source_has_no_blocks():
     assert source_diffs(run(tuned_sources={"T=1": "a\n"})) == ()
 
 
-def test_convergence_only_falls_and_skips_trials_stopped_early():
-    root = parsed(
-        convergence("T=1", [9.0, None, 5.0, 4.0, 7.0], [False, False, False, True, False], 8.0)
-    )
-    assert root.get("aria-label") == "Convergence for T=1: best 5.000 us"
-    (best,) = of_class(root, "best")
-    heights = [float(p.split()[1]) for p in best.get("d", "")[1:].split("L")]
+def timed(*times_us: float | None, early: frozenset[int] = frozenset()) -> tuple:
+    made = []
+    for index, us in enumerate(times_us):
+        measured = None if us is None else Measurement((us,), 20, 4, index in early)
+        status = Status.COMPILE if us is None else Status.CORRECT
+        made.append((Trial("t", HERE, Config.of({"b": index}), status, measurement=measured), 0.0))
+    return tuple(made)
+
+
+def test_the_best_so_far_only_falls_and_skips_trials_stopped_early():
+    early = timed(9.0, None, 5.0, 4.0, 7.0, early=frozenset({3}))
+    root = parsed(search_chart(replace(run(), records=early)))
+    (course,) = of_class(root, "course")
+    heights = [float(p.split()[1]) for p in course.get("d", "")[1:].split("L")]
     assert heights == sorted(heights)
-    assert len(of_class(root, "baseline")) == 1
-
-
-def test_the_picture_of_a_course(golden):
-    times = [9.0, None, 500.0, 5.0, 4.0, 7.0]
-    begins = (0, "initial"), (2, "r1")
-    golden("course.svg", convergence("T=1", times, [False] * 6, 8.0, begins))
+    assert (heights[0], heights[-1]) == (min(heights), 226.0)
+    assert len(of_class(root, "best")) == 1
+    assert "of 1 workloads" in root.get("aria-label")
 
 
 def test_thousands_of_trials_stay_small():
     times = [5.0 + (i * 7919 % 1000) / 500 for i in range(50_000)]
-    assert len(convergence("T=1", times, [False] * len(times), 8.0)) < 400_000
+    assert len(charts.courses([("T=1", times)])) < 400_000
 
 
-@pytest.mark.parametrize(
-    ("times", "baseline_us"), [([], None), ([None, None], 3.0), ([None], None), ([2.0], 2.0)]
-)
-def test_convergence_without_much_to_draw_is_still_a_chart(times, baseline_us):
-    root = parsed(convergence("T=1", times, [False] * len(times), baseline_us))
-    assert root.get("role") == "img"
+def test_without_a_time_there_is_no_chart():
+    assert search_chart(run()) is None
+    assert search_chart(replace(run(), records=timed(None, None))) is None
+    root = parsed(search_chart(replace(run(), records=timed(None, 2.0))))
     assert "nan" not in "".join(root.itertext())
 
 
-def test_a_name_that_would_run_into_the_last_is_left_out():
-    begins = [(number, f"r{number}") for number in range(90)]
-    root = parsed(convergence("T=1", [1.0] * 90, [False] * 90, None, begins))
-    assert len(of_class(root, "begin")) == 90
-    written = [float(e.get("x", "")) for e in root.iter("text") if (e.text or "").startswith("r")]
-    assert len(written) > 5
-    assert min(b - a for a, b in pairwise(written)) > 12
+def test_occupancy_is_drawn_where_it_is_known():
+    assert occupancy_chart(replace(run(), records=timed(2.0, 3.0))) is None
+    known = tuple(
+        (replace(trial, occupancy=Occupancy(0.25 * (1 + i), 4, "registers")), 0.0)
+        for i, (trial, _) in enumerate(timed(2.0, 3.0))
+    )
+    root = parsed(occupancy_chart(replace(run(), records=known)))
+    assert len(of_class(root, "marker")) == 1
+    assert (of_class(root, "dots")[0].get("d") or "").count("M") == 2
 
 
 ENOUGH = SearchEnded(0, "initial", "T=1", 31, 0.0041), SearchEnded(0, "initial", "T=2", 1012, 0.001)
@@ -289,14 +292,10 @@ def test_importance_is_each_candidates_own_the_winners_first(with_rounds):
     assert found[0].known == 2
 
 
-def test_every_course_marks_the_candidates_that_were_searched(with_rounds):
-    courses = convergences(with_rounds)
-    assert [label for label, _ in courses] == ["T=16 E=256", "T=8192 E=256"]
-    for _, drawing in courses:
-        assert len(of_class(parsed(drawing), "begin")) == 4
-
-
-def test_a_single_candidate_needs_no_mark(with_rounds):
-    records = tuple(one for one in with_rounds.records if one[0].candidate == "r1")
-    for _, drawing in convergences(replace(with_rounds, records=records)):
-        assert of_class(parsed(drawing), "begin") == []
+def test_the_chart_of_a_search_marks_the_candidates_that_were_searched(with_rounds):
+    root = parsed(search_chart(with_rounds))
+    assert len(of_class(root, "course")) == 2
+    assert len(of_class(root, "begin")) == 4
+    alone = tuple(one for one in with_rounds.records if one[0].candidate == "r1")
+    only = parsed(search_chart(replace(with_rounds, records=alone)))
+    assert of_class(only, "begin") == []

@@ -20,7 +20,7 @@ from tuner.model.errors import AgentError
 from tuner.model.settings import RunSettings, offering, settings_in
 from tuner.report.html import write_report
 from tuner.report.sections.summary import headline, verdict
-from tuner.report.terminal import json_of, results_table
+from tuner.report.terminal import config_lines, json_of, results_table
 from tuner.session.events import Tool
 from tuner.session.rounds import history
 from tuner.session.session import Session
@@ -160,7 +160,7 @@ def recap(session: Session, number: int) -> str:
     found = [one for one in history(session) if one.number == number]
     if not found:
         return ""
-    text = memory_text(found)
+    text = memory_text(found, comparable=not session.on_cpu)
     if found[0].candidate is None and found[0].problems:
         text += f"\n\nThe last answer was refused for:\n{found[0].problems[-1]}"
     return text
@@ -177,9 +177,9 @@ def conclude(done: FinishedRun, failure: AgentError | None) -> Ending:
 
         console = Console(file=StringIO(), width=COLUMNS, color_system=None)
         with console.capture() as captured:
-            console.print(results_table(data.results))
+            console.print(results_table(data.results, width=COLUMNS))
         table = [line.rstrip() for line in captured.get().splitlines()]
-        lines += ["", *table, "", f"tuned kernels: {folder / 'tuned'}"]
+        lines += ["", *table, *config_lines(data.results), "", f"tuned kernels: {folder / 'tuned'}"]
     try:
         write_report(data, folder / REPORT)
         lines.append(f"report: {folder / REPORT}")

@@ -433,8 +433,8 @@ def show_search(
         lines.append(f"the baseline takes {baseline:.4g} us; the best:")
         for trial in timed[:BEST]:
             assert trial.time_us is not None
-            speedup = baseline / trial.time_us
-            lines.append(f"- {trial.time_us:.4g} us, {speedup:.3g}x: {trial.config}")
+            ratio = "" if info.on_cpu else f", {baseline / trial.time_us:.3g}x"
+            lines.append(f"- {trial.time_us:.4g} us{ratio}: {trial.config}")
         measurement = timed[0].measurement
         assert measurement is not None
         lines.append(_describe_measurement(measurement, info))
