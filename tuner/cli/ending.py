@@ -260,6 +260,7 @@ def _notes(data: ReportData, peers: Sequence[PeersOn]) -> list[str]:
         *search.never_worked_lines(data),
         *search.early_end_lines(data),
         *search.undecided_lines(data),
+        *(f"refused        {line}" for line in search.refused_lines(data)),
         *(f"bits           {line}" for line in (bits_lines(data) if keeps_bits else ())),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
         # What is proved; the report has them all.

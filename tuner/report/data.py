@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tuner.analysis.roofline import peak_gflops
 from tuner.compiler.includes import reachable_files
-from tuner.device.inputs import EXTREME, split_kind
+from tuner.device.inputs import EXTREME, LEFT_OUT, split_kind
 from tuner.model.config import Config
 from tuner.model.errors import ExpressionError, InputError, SessionError, TunerError
 from tuner.model.expressions import Expression
@@ -408,8 +408,8 @@ def _fitted_extremes(session: Session) -> dict[str, str]:
     found = {}
     for workload, known in session.baselines().items():
         for kind in known.correctness.input_kinds if known.correctness else ():
-            if kind != EXTREME and kind.startswith(EXTREME):
-                _, largest = split_kind(kind)
+            name, largest = split_kind(kind)
+            if name == f"{EXTREME}{LEFT_OUT}" or (name == EXTREME and isfinite(largest)):
                 line = f"extreme: {{largest: {largest:g}, reason: ...}}"
                 line = line if isfinite(largest) else "extreme: {reason: ...}"
                 found[f"all inputs of {workload}"] = (

@@ -108,6 +108,7 @@ def render_report(data: ReportData) -> str:
             *search.never_worked_lines(data),
             *search.early_end_lines(data),
             *search.undecided_lines(data),
+            *search.refused_lines(data),
         ),
         bit_classes=bit_classes,
         bits_lines=bits.bits_lines(data),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from math import inf
@@ -25,6 +25,8 @@ from tuner.search.importance import Importance, average, importance
 from tuner.tuning.hopeless import Hopeless
 
 TOP_CONFIGS = 10
+# Times of a search that are closer than this are called equal.
+CLEARLY = 1.02
 REASONS_SHOWN = 15
 REASON_LENGTH, REASON_SHORT = 400, 120
 DIFF_LINES = 1500
@@ -223,6 +225,26 @@ def protocol_of(data: ReportData) -> str:
 def undecided_lines(data: ReportData) -> tuple[str, ...]:
     """Say which workloads have no result because they were given up, and why."""
     return tuple(f"{key} is undecided: {reason}" for key, reason in data.undecided.items())
+
+
+def refused_lines(data: ReportData) -> Iterator[str]:
+    """Say which configs that are clearly faster than what serves were refused in the end, and why.
+
+    Of each candidate its fastest on a workload; times of a CPU are compared nowhere.
+    """
+    reasons = {t.variant: f"{t.status}: {t.reason}" for t in data.finals if t.reason}
+    reasons |= {c.variant: f"{c.kind}: {c.reason}" for c in data.checks if c.passed is False}
+    for result in () if data.on_cpu else data.results:
+        trials = fastest(tuple(t for t in data.trials if t.workload == result.workload))
+        serving_us = next((t.time_us for t in trials if t.variant == result.variant), None) or inf
+        refused = [t for t in trials if t.variant in reasons and t.time_us is not None]
+        for trial in {t.candidate: t for t in reversed(refused)}.values():
+            if (trial.time_us or inf) * CLEARLY < serving_us:
+                yield (
+                    f"{trial.candidate} took {formatting.microseconds(trial.time_us or 0.0)} us on "
+                    f"{trial.workload} in the search and was refused in the end: "
+                    f"{reasons[trial.variant]}"
+                )
 
 
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:

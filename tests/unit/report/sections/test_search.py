@@ -15,7 +15,15 @@ from tuner.cli.ending import print_end
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, Measurement, Occupancy, Status, Trial
+from tuner.model.trial import (
+    INITIAL,
+    Check,
+    Measurement,
+    Occupancy,
+    Result,
+    Status,
+    Trial,
+)
 from tuner.report import charts
 from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
@@ -27,6 +35,7 @@ from tuner.report.sections.search import (
     importances,
     never_worked_lines,
     occupancy_chart,
+    refused_lines,
     rejections,
     search_chart,
     source_diffs,
@@ -299,3 +308,22 @@ def test_the_chart_of_a_search_marks_the_candidates_that_were_searched(with_roun
     alone = tuple(one for one in with_rounds.records if one[0].candidate == "r1")
     only = parsed(search_chart(replace(with_rounds, records=alone)))
     assert of_class(only, "begin") == []
+
+
+def test_a_faster_config_that_was_refused_in_the_end_is_told_with_the_reason():
+    serves, fast = (make(Status.CORRECT, time_us=us, block=b) for us, b in ((9.0, 64), (4.0, 32)))
+    fast = replace(fast, candidate="r1")
+    figures = 10.0, 9.0, 1.1, (1.0, 1.2), True, None
+    result = Result(HERE, *figures, serves.config, None, None, candidate="t")
+    check = Check("machine_code", HERE, fast.config, False, "early", candidate="r1")
+    data = run(serves, fast, results=(result,), checks=(check,))
+    (line,) = refused_lines(data)
+    assert line.startswith("r1 took 4.000 us on T=1 D=64 in the search and was refused in the end")
+    assert line.endswith(": machine_code: early")
+    alike = replace(fast, measurement=Measurement((8.9,), 20, 4, False))
+    for none in (
+        replace(data, checks=()),
+        replace(data, on_cpu=True),
+        run(serves, alike, results=(result,), checks=(check,)),
+    ):
+        assert not [*refused_lines(none)]
