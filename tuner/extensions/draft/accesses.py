@@ -68,7 +68,7 @@ class Access:
     Where it is not `exact`, whoever is handed the place may go on from there; `counts` are the
     other things that are handed with it. `adds`: an atomic sum, whose terms come in any order.
     `handed` names code that gets it and that is not in the file: with `assumed` its name alone says
-    what that does, else it is unknown.
+    what that does, else it is unknown. `is_wide`: it is no element of the array's own type.
     """
 
     array: str
@@ -84,6 +84,7 @@ class Access:
     adds: bool = False
     handed: str = ""
     assumed: bool = False
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,6 +538,7 @@ class _Reader:
             exact=place.unit is not None and not place.wanders,
             reads=reads,
             writes=writes,
+            is_wide=place.unit != "1",
         )
 
     def hand(self, node: Node, place: _Place, to: str) -> Access:

@@ -26,17 +26,18 @@ from tuner.source.traits import traits_of
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
-_WARP = 32
+WARP = 32
 _LARGEST = 65_536
 _MIN_BLOCKS = (1, 2, 3, 4)
 # Where the source says nothing: a second number 0 of `__launch_bounds__` compiles to the same code.
 _FEWEST_BLOCKS = (0, 2, 4, 8)
 # Threads of a multiprocessor, at most, on any chip.
 _MAX_RESIDENT = 2048
+_HARDWARE = "the hardware's warp"
 _FIXED = (
     (
         r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
-        "the hardware's warp",
+        _HARDWARE,
     ),
     (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
     (
@@ -82,6 +83,9 @@ _SPLIT = re.compile(
 )
 _SIZED = r"(?:__shared__[^;=]*?\[\s*|\bcub::Block\w+\s*<[^;<>]*?,\s*)({})\b"
 _MEANING = "it says what is computed, as far as its name tells"
+# `threadIdx.x % kLanes`, `lane & (kLanes - 1)`, `tiled_partition<kLanes>`, where lanes exchange
+_OF_LANES = r"(?:[%/&]\s*\(?|tiled_partition\s*<\s*){own}"
+_EXCHANGED = re.compile(r"__shfl|__reduce_\w+_sync|tiled_partition")
 _ASKED = re.compile(
     r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)\s*\("
     r"|\b(?:this_)?grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:thread_rank|size|num_threads)\s*\("
@@ -230,13 +234,16 @@ def _why_meant(
 ) -> str | None:
     """Say why a number may be one of the problem: a flag, a rank, so many of something."""
     called = [snake_case(name).upper() for name in names]
+    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
+    is_row = value == WARP and _EXCHANGED.search(text) is not None
+    if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
+        return _HARDWARE
     if isinstance(value, bool) or any(
         pattern.fullmatch(name) or _is_block(name, value) or _is_switch(name, value)
         for name in called
         for pattern in (PER_THREAD, _SPLITS)
     ):
         return None
-    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
     text = _ASSERTED.sub(";", text)
     around = names_behind(launch.site.block, launch.definitions)
     grid = " ".join([launch.expand(text) for text in (*launch.site.grid, launch.site.shared)])
@@ -410,9 +417,9 @@ def _block_axes_read(launch: HostLaunch) -> frozenset[str]:
     spans = launch.source.reachable([launch.kernel])
     texts = [launch.source.masked[start:end] for start, end in spans]
     found = {match[1] or "x" for text in texts for match in _ASKED.finditer(text)}
-    if launch.block[:1] == (_WARP,) and any("__shfl" in t for t in texts):
+    if launch.block[:1] == (WARP,) and any("__shfl" in t for t in texts):
         # a row of the block is a warp, and so is the block where warps share nothing
-        is_shared = any("__shared__" in text for text in texts) and launch.block == (_WARP,)
+        is_shared = any("__shared__" in text for text in texts) and launch.block == (WARP,)
         found -= set() if is_shared else {"x"}
     return frozenset(found)
 
@@ -433,11 +440,11 @@ def _limit(
         for branch in re.split(r"\?|(?<!:):(?!:)", launch.value(piece))
     ]
     numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
-    limits = {n for n in numbers if _WARP <= n <= MAX_THREADS and n % _WARP == 0}
+    limits = {n for n in numbers if WARP <= n <= MAX_THREADS and n % WARP == 0}
     if not limits or not _block_axes_read(launch) or any(choice.is_block for choice in choices):
         return
     limit = max(limits)
-    near = tuple(v for v in _between(2 * _WARP, MAX_THREADS) if v != limit)
+    near = tuple(v for v in _between(2 * WARP, MAX_THREADS) if v != limit)
     note = f"the block of the launch, at most so many threads, line {launch.site.line}"
     values = tuple(sorted({*near, limit}))
     yield TunableConstant(names.of("block_size"), values, limit, note, (), is_block=True, axis=0)
@@ -445,9 +452,9 @@ def _limit(
 
 def block_sizes(most: int) -> tuple[int, ...]:
     """List the sizes that a block of at most `most` threads may have; none where that is odd."""
-    if most % _WARP or not _WARP <= most <= MAX_THREADS:
+    if most % WARP or not WARP <= most <= MAX_THREADS:
         return ()
-    return (*(v for v in _between(2 * _WARP, MAX_THREADS) if v < most), most)
+    return (*(v for v in _between(2 * WARP, MAX_THREADS) if v < most), most)
 
 
 def _between(least: int, most: int) -> tuple[int, ...]:
@@ -541,13 +548,13 @@ def _is_switch(name: str, value: Value) -> bool:
 
 def _is_block(name: str, value: Value) -> bool:
     named = BLOCK.fullmatch(snake_case(name).upper()) is not None
-    return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
+    return named and isinstance(value, int) and WARP <= value <= MAX_THREADS and value % WARP == 0
 
 
 def warp_threads(choice: TunableConstant) -> int:
     """Give the threads of the warps that a parameter counts, by its name; 0 for any other."""
     is_count = choice.origin is not None and "warps" in choice.name
-    return int(choice.default) * _WARP if is_count and isinstance(choice.default, int) else 0
+    return int(choice.default) * WARP if is_count and isinstance(choice.default, int) else 0
 
 
 def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
@@ -567,5 +574,5 @@ def _block_values(threads: int) -> tuple[Value, ...]:
     near = {threads // 4, threads // 2, threads, threads * 2, threads * 4}
     if threads & (threads - 1):
         near |= {128, 256, 512}
-    fitting = {v for v in near if _WARP <= v <= MAX_THREADS and v % _WARP == 0}
+    fitting = {v for v in near if WARP <= v <= MAX_THREADS and v % WARP == 0}
     return tuple(sorted(fitting | {threads}))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from tuner.extensions.draft.accesses import Access, accesses_of, split_at
-from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
+from tuner.extensions.draft.accesses import Access, accesses_of, own_arrays, split_at
+from tuner.extensions.draft.choices import PER_THREAD, WARP, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import Scope, translate
@@ -29,7 +30,6 @@ _TIED = re.compile(
     r"|cooperative_groups|cg)\b|\bcuda::barrier\b"
 )
 _SYNCED = re.compile(r"__sync|_sync\b|__shfl|\b__shared__\b|\bthis_thread_block\b")
-_WIDE = re.compile(r"reinterpret_cast|\b(?:float|int|uint|double|half|bfloat16|nv_bfloat16)[24]\b")
 _CONDITIONAL = frozenset(
     ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement",
      "switch_statement", "lambda_expression", "for_range_loop")
@@ -38,7 +38,16 @@ _INDEX = frozenset(
     ("blockIdx.x*B+threadIdx.x", "B*blockIdx.x+threadIdx.x", "threadIdx.x+blockIdx.x*B",
      "threadIdx.x+B*blockIdx.x")
 )  # fmt: skip
+_WRAPPED = re.compile(r"(\w+)\s*%\s*(\w+)")
 _STRIDE = frozenset(("B*gridDim.x", "gridDim.x*B"))
+# where threads begin, and how far they go: those of a block, of a warp, of two extents
+_ROWS = frozenset((
+    ("threadIdx.x", "B"), ("threadIdx.x", "W"), ("threadIdx.x%W", "W"), ("threadIdx.x&31", "W"),
+    *((first.replace("B", row), stride.replace("B", row)) for row in "BW"
+      for first in ("B*threadIdx.y+threadIdx.x", "threadIdx.y*B+threadIdx.x",
+                    "threadIdx.x+B*threadIdx.y", "threadIdx.x+threadIdx.y*B")
+      for stride in ("B*blockDim.y", "blockDim.y*B")),
+))  # fmt: skip
 
 
 def with_loops(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
@@ -74,17 +83,23 @@ class _Loops:
         if body is None or body.has_error:
             return None
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
-        own = launch.source.masked[slice(*kernel.body)]
         named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
-        width = named or _WIDE.search(own) is not None
         scope = scope_of(launch, axes, ())
         found = tuple(
             one if one.exact else replace(one, reads=True, writes=True)
-            for one in accesses_of(launch.source, kernel, launch.types())
+            for one in accesses_of(
+                launch.source, kernel, launch.types(), own_arrays(launch.source, kernel)
+            )
         )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
-        reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
-        return replace(reader, sites=(*reader.loops(), *reader.guards()))
+        reader = cls(launch, scope, body, found, frozenset(blocks), False, unrolled, ())
+        width = named or any(one.is_wide for one in reader.handed)
+        return replace(reader, has_width=width, sites=(*reader.loops(), *reader.guards()))
+
+    @property
+    def handed(self) -> Iterator[Access]:
+        names = {parameter.name for parameter in self.launch.kernel.parameters}
+        return (access for access in self.accesses if access.array in names)
 
     def text(self, node: Node | None) -> str:
         return fold(text_of(node, self.launch.source.masked))
@@ -100,9 +115,11 @@ class _Loops:
             text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
         text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
         text = re.sub(r"static_cast<[^<>]*>|[\s()]", "", text)
-        return re.sub(
+        text = re.sub(
             "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
         )
+        named = (n for n in IDENTIFIER.findall(text) if self.launch.value(n) == str(WARP))
+        return re.sub("|".join([rf"\b{WARP}\b", *map(r"\b{}\b".format, named)]), "W", text)
 
     def loops(self) -> Iterator[VectorSite]:
         for node in walk(self.body):
@@ -121,7 +138,7 @@ class _Loops:
             first = self.normal(self.text(value), node.start_byte)
             stride = self.normal(self.text(step), node.start_byte)
             over_grid = first in _INDEX and stride in _STRIDE
-            if limited and (over_grid or (first == "threadIdx.x" and stride == "B")):
+            if limited and (over_grid or (first, stride) in _ROWS):
                 yield VectorSite(
                     variable,
                     self.text(part(initial, "type")),
@@ -287,9 +304,10 @@ class _Loops:
             multiples = self.alignment_terms(first.index, site)
             if not (all(certain) if written else certain[0]) or multiples is None:
                 continue
-            pointer = next(p for p in self.launch.kernel.parameters if p.name == array)
-            dtype = dtype_of(pointer.c_type, self.launch.types())
-            if dtype is not None:
+            handed = (p for p in self.launch.kernel.parameters if p.name == array)
+            pointer = next(handed, None)
+            dtype = None if pointer is None else dtype_of(pointer.c_type, self.launch.types())
+            if pointer is not None and dtype is not None:
                 reads, spans = (
                     # `x[i] = x[i] * a` reads after it names what it writes
                     any(access.reads for access, _ in found),
@@ -304,13 +322,21 @@ class _Loops:
     def alignment_terms(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
         terms = [term for text in terms_of(index) for term in self.follow_term(text, site)]
-        if sum(term == site.variable for term in terms) != 1:
+        # `i % columns` begins at a multiple where there are so many columns
+        wraps = [wrap for term in terms if (wrap := _WRAPPED.fullmatch(term))]
+        wraps = [wrap for wrap in wraps if wrap[1] == site.variable]
+        if len(wraps) + sum(term == site.variable for term in terms) != 1:
             return None
         found = []
         for term in terms:
             if term in (site.variable, "0"):
                 continue
-            if site.variable in IDENTIFIER.findall(term):
+            if wraps and term == wraps[0][0]:
+                if (size := self.multiple(wraps[0][2], site.body[0])) is None:
+                    return None
+                found.append(size)
+                continue
+            if re.search(rf"(?<![\w.]){site.variable}\b", term):
                 return None
             sizes = (self.multiple(factor, site.body[0]) for factor in factors_of(term))
             known = [size for size in sizes if size is not None]
@@ -382,7 +408,7 @@ class _Loops:
             if node.type != "for_statement" or self.is_constant(node):
                 continue
             above = masked[: node.start_byte].rstrip()
-            touches = any(node.start_byte <= a.at < node.end_byte for a in self.accesses)
+            touches = any(node.start_byte <= a.at < node.end_byte for a in self.handed)
             inner = any(n.type == "for_statement" for n in walk(node) if n != node)
             row = above[above.rfind("\n") + 1 :]
             if touches and not inner and "#pragma" not in row and not row.rstrip().endswith(")"):
@@ -408,10 +434,10 @@ class _Loops:
 
 
 def _is_conditional(node: Node, body: Span) -> bool:
-    for around in ancestors(node):
+    for inside, around in pairwise((node, *ancestors(node))):
         if around.start_byte < body[0] or around.end_byte > body[1]:
             return False
-        if around.type in _CONDITIONAL:
+        if around.type in _CONDITIONAL and inside != part(around, "condition"):
             return True
         operator = part(around, "operator")
         if operator is not None and operator.text in (b"&&", b"||"):
