@@ -431,6 +431,11 @@ def _limit(
     texts = [*launch.site.block]
     behind = names_behind(texts, launch.site.definitions)
     texts += [launch.site.definitions.get(name, "") for name in sorted(behind)]
+    if len(launch.block_names) == 1 and _block_axes_read(launch) and any("?" in t for t in texts):
+        note = f"threads of a block; 0: as line {launch.site.line} has it"
+        values = (0, *_between(2 * WARP, MAX_THREADS))
+        yield TunableConstant(names.of("block_size"), values, 0, note, (), is_block=True, axis=0)
+        return
     known = [
         branch
         for text in texts
@@ -475,7 +480,7 @@ def _add_launch_bounds(
     lifted = {choice.axis for choice in free}
     fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
     one = len(free) == 1 and free[0].is_block
-    factors = [*(choice.name for choice in free), *([] if one else fixed)]
+    factors = [*map(_threads_of, free), *([] if one else fixed)]
     factors = factors if free else _named_extents(launch, choices)
     if not factors:
         return choices
@@ -498,6 +503,11 @@ def _add_launch_bounds(
         edits.append(Edit(end, end, least))
     first = (free or [c for c in choices if c.name in factors])[0]
     return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
+
+
+def _threads_of(choice: TunableConstant) -> str:
+    # 0 leaves a block to the source, which may have as many as there can be
+    return choice.name if choice.default else f"({choice.name} if {choice.name} else {MAX_THREADS})"
 
 
 def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tuner.extensions.draft.branches import branch_values
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, find_assignments
@@ -101,10 +102,16 @@ class HostLaunch:
         if source.host_from is None and len(found) > 1:
             first = next((launch for launch in found if not launch.is_ruled_out), first)
         if first is not None:
-            return first.with_block()
+            return first.with_branches().with_block()
         known = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, known.types())
         return replace(known, site=site).with_block()
+
+    def with_branches(self) -> HostLaunch:
+        """Say what variables are that several lines of the host code set."""
+        known = branch_values(self.source.masked, self.around, self.site.at)
+        site = replace(self.site, definitions={**known, **self.site.definitions})
+        return replace(self, site=site)
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""

@@ -189,6 +189,9 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
     stated = {name: choice.name for choice in choices for name in _names_of(choice, launch)}
+    if any(choice.is_block and choice.default == 0 for choice in choices):
+        rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
+        stated |= _replaced_block(launch, axes, rest, next(c for c in choices if c not in rest))
     # `kit::threads` in a function that has `threads` of its own
     outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
@@ -198,6 +201,16 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),
     )
+
+
+def _replaced_block(
+    launch: HostLaunch, axes: Axes, others: Sequence[TunableConstant], choice: TunableConstant
+) -> dict[str, str]:
+    # what the source has is in place where the parameter is 0, in all that is computed from it
+    text = launch.site.block[0]
+    whole = translate(text, scope_of(launch, axes, others))
+    replaced = f"{choice.name} if {choice.name} else {whole}"
+    return {} if whole is None else {text: replaced, f"{text}.x": replaced}
 
 
 def _names_of(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
@@ -242,7 +255,7 @@ def _block_limit(launch: HostLaunch, proposals: Proposals) -> TunableConstant | 
 def _limited_draft(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     limit = _block_limit(launch, proposals)
-    if limit is None or drafted.block is None or _most_threads(drafted, {limit.name: 1}) == 1:
+    if limit is None or not limit.default or drafted.block is None or _most_threads(drafted, {limit.name: 1}) == 1:
         return drafted
     whole = launch_draft(launch, axes, proposals.instance).block or ()
     return replace(drafted, block=(f"min({', '.join((*whole, limit.name))})",))
@@ -264,7 +277,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     """Leave out what a number of the launch comes from, or may come from, and does not follow."""
     choices, limit = proposals.choices, _block_limit(launch, proposals)
     unproved: dict[str, str] = {}
-    if limit is not None:
+    if limit is not None and limit.default == 0:
+        if launch_draft(launch, axes, proposals.instance).block is None:
+            unproved[limit.name] = "the block"
+    elif limit is not None:
         most = _most_threads(launch_draft(launch, axes, proposals.instance), {})
         if most is None or most not in block_sizes(most):
             unproved[limit.name] = "the block"
@@ -435,7 +451,8 @@ def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) 
     literals = {
         choice.default: choice.name
         for choice in sized
-        if (choice.is_block or choice.axis == axis) and isinstance(choice.default, int)
+        if (choice.is_block or choice.axis == axis) and choice.default
+        if isinstance(choice.default, int)
     }
     # and one that equals what a thread does is what a thread does
     for choice in choices:
