@@ -1,4 +1,4 @@
-"""What host variables are at a launch though several lines set them, as `if (n < t) t = n;` does."""
+"""What host variables are at a launch though several lines set them: `if (n < t) t = n;`."""
 
 from __future__ import annotations
 

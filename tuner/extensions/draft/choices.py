@@ -28,6 +28,7 @@ MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
 WARP = 32
 _LARGEST = 65_536
+_MAX_HOPS = 4
 _MIN_BLOCKS = (1, 2, 3, 4)
 # Where the source says nothing: a second number 0 of `__launch_bounds__` compiles to the same code.
 _FEWEST_BLOCKS = (0, 2, 4, 8)
@@ -246,7 +247,11 @@ def _why_meant(
         return None
     text = _ASSERTED.sub(";", text)
     around = names_behind(launch.site.block, launch.definitions)
-    grid = " ".join([launch.expand(text) for text in (*launch.site.grid, launch.site.shared)])
+    counted = (*launch.site.grid, launch.site.shared)
+    grid = " ".join([launch.expand(text) for text in counted])
+    grid += " ".join(
+        launch.definitions.get(name, "") for name in names_behind(counted, launch.site.definitions)
+    )
     for one in launch.source.definitions:
         if one.kind == "function" and one.name in launch.names:
             grid += launch.source.masked[slice(*one.span)]
@@ -513,10 +518,20 @@ def _threads_of(choice: TunableConstant) -> str:
 def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:
     """List the factors of the block's threads where the launch names parameters; else none."""
     lifted = {choice.origin: choice.name for choice in choices if choice.origin is not None}
-    texts = [text for text in launch.block_names if text != "1"]
-    known = [lifted.get(text, text) for text in texts if text in lifted or text.isdecimal()]
-    if len(known) == len(texts) and set(texts) & lifted.keys():
-        return known
+
+    def factors(text: str, depth: int = 0) -> list[str]:
+        text = text.strip("() ")
+        name = text.rpartition("::")[2]
+        if name in lifted or text.isdecimal():
+            return [lifted.get(name, text)]
+        if "*" in text:
+            return [factor for piece in text.split("*") for factor in factors(piece, depth + 1)]
+        stated = launch.definitions.get(name, "")
+        return factors(stated, depth + 1) if stated and depth < _MAX_HOPS else [""]
+
+    found = [factor for text in launch.block_names if text != "1" for factor in factors(text)]
+    if all(found) and {*found} & {*lifted.values()}:
+        return found
     return [c.name for c in choices if c.is_block and (c.default,) == launch.block][:1]
 
 

@@ -255,7 +255,12 @@ def _block_limit(launch: HostLaunch, proposals: Proposals) -> TunableConstant | 
 def _limited_draft(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     limit = _block_limit(launch, proposals)
-    if limit is None or not limit.default or drafted.block is None or _most_threads(drafted, {limit.name: 1}) == 1:
+    if (
+        limit is None
+        or not limit.default
+        or drafted.block is None
+        or _most_threads(drafted, {limit.name: 1}) == 1
+    ):
         return drafted
     whole = launch_draft(launch, axes, proposals.instance).block or ()
     return replace(drafted, block=(f"min({', '.join((*whole, limit.name))})",))

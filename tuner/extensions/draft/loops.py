@@ -219,6 +219,23 @@ class _Loops:
         # arrays of a thread's own have room for as many elements as it has now
         return not self.counts(site)
 
+    @property
+    def is_over_grid(self) -> bool:
+        """Whether any number of blocks does all there is to do, with no result for each of them."""
+        if not self.sites or not all(site.over_grid for site in self.sites):
+            return False
+        masked, (start, end) = self.launch.source.masked, self.launch.kernel.body
+        known = self.values_at(end)
+        own = [name for name, text in known.items() if self.normal(text, end) in _INDEX]
+        for site in self.sites:
+            for first, last in site.scaled:
+                masked = masked[:first] + " " * (last - first) + masked[last:]
+        for name in own:
+            masked = re.sub(rf"\b{name}\s*=[^;]*", lambda match: " " * len(match[0]), masked)
+        return not re.search(
+            "|".join([r"\bblockIdx\b", *map(r"\b{}\b".format, own)]), masked[start:end]
+        )
+
     def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
         outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
@@ -265,7 +282,7 @@ class _Loops:
                 default=1,
                 note=f"elements of one load, in the loop of line {line}",
                 edits=tuple(edits),
-                divides_grid=any(site.over_grid for site in self.sites),
+                divides_grid=any(site.guarded for site in self.sites) or self.is_over_grid,
                 constraints=tuple(f"{text} % {name} == 0" for text in constraints),
                 is_work=True,
             )
@@ -359,6 +376,12 @@ class _Loops:
     def items(self, names: Names) -> Iterator[TunableConstant]:
         guarded = [site for site in self.sites if site.guarded]
         masked = self.launch.source.masked
+        if not guarded and self.is_over_grid:
+            # the loop does as much more, and the source says so for each config
+            at, name = self.launch.kernel.span[0], names.of("items")
+            said = Edit(at, at, f"// @{{ {name} }}@ times as much for each block\n")
+            yield self.more_items(name, (said,))
+            return
         own = masked[slice(*self.launch.kernel.body)]
         if self.has_width or not guarded or _SYNCED.search(own) or own.count("blockIdx.x") != 1:
             return
@@ -387,19 +410,16 @@ class _Loops:
         hole = f"@{{ {name} }}@"
         loop = f"for (int {item} = 0; {item} < {hole}; ++{item}) {{"
         end = self.body.end_byte - 1
-        yield TunableConstant(
-            name=name,
-            values=_ITEMS,
-            default=1,
-            note="blocks of the source that one block stands for",
-            edits=(
-                Edit(first, first, f" {loop}\n" if first > start else f"  {loop}\n"),
-                Edit(at, at + len("blockIdx.x"), f"(blockIdx.x * {hole} + {item})"),
-                Edit(end, end, "}\n"),
-            ),
-            divides_grid=True,
-            is_work=True,
+        edits = (
+            Edit(first, first, f" {loop}\n" if first > start else f"  {loop}\n"),
+            Edit(at, at + len("blockIdx.x"), f"(blockIdx.x * {hole} + {item})"),
+            Edit(end, end, "}\n"),
         )
+        yield self.more_items(name, edits)
+
+    def more_items(self, name: str, edits: tuple[Edit, ...]) -> TunableConstant:
+        note = "blocks of the source that one block stands for"
+        return TunableConstant(name, _ITEMS, 1, note, edits, divides_grid=True, is_work=True)
 
     def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
         masked, lines = self.launch.source.masked, LineIndex(self.launch.source.masked)

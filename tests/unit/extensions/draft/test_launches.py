@@ -55,7 +55,7 @@ def launch_of(made: Draft) -> dict[str, object]:
     return parse(made.space_yaml, made.space_path).data["launch"][0]
 
 
-TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec)"], "block": ["block_size"]}
+TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec * items)"], "block": ["block_size"]}
 TEAM = "dim3 team(64, 2); int bytes = team.y > 1 ? team.y * sizeof(float) : 0;"
 TEAMS = SCALE.replace("if (i", "__shared__ float s[TEAMS]; s[0] = 0; if (i")
 TILES = "template <int TILE>" + WALK.replace("blockDim.x +", "TILE +")
@@ -79,7 +79,7 @@ SIZES = """struct Sizes {
         (f"#define TEAMS 4\n#define CREW (TEAMS * 32)\n{TEAMS}",
          "scale<<<(n + CREW - 1) / CREW, CREW>>>(y, x, n);", {"block": ["teams * 32"]}),
         (WALK, "const int blocks = 256; walk<<<blocks, 256>>>(y, x, n);",
-         {"grid": ["ceil_div(256, vec)"], "block": ["block_size"]}),
+         {"grid": ["ceil_div(256, vec * items)"], "block": ["block_size"]}),
         (RANK, "scale<<<(n + 127) / 128, 128>>>(y, x, n);", {"block": ["block_size"]}),
         ("enum { kCrew = 192 };\n" + SCALE.replace("blockDim.x", "kCrew"),
          "scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n);", {"block": ["crew"]}),

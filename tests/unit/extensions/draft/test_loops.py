@@ -31,13 +31,13 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
         (f"{GUARDED} if (i >= n) return; y[i] = x[i];", ("block_size", "vec", "items")),
         (f"{GUARDED} if (i < n) {{ float v = x[i]; y[i] = v; }}", ("block_size", "vec", "items")),
         (f"{ROWS} y[blockIdx.x * n + c] = x[blockIdx.x * n + c];", ("block_size", "vec", "unroll")),
-        (f"{GRID} y[i] += x[i];", ("block_size", "vec", "unroll")),
+        (f"{GRID} y[i] += x[i];", ("block_size", "vec", "items", "unroll")),
         # a pair of neighbours: one of them begins at no multiple
         (f"{GUARDED} if (i < n) y[i] = x[i] + x[i + 1];", ("block_size", "vec", "items")),
         # nothing that lies side by side
         (f"{GUARDED} if (i < n) y[i * 3] = x[i * 3];", ("block_size", "items")),
         # written for some elements alone
-        (f"{GRID} if (i % 2) y[i] = 1;", ("block_size", "unroll")),
+        (f"{GRID} if (i % 2) y[i] = 1;", ("block_size", "items", "unroll")),
         # what a thread has to itself, or waits for
         (f"{ROWS} y[threadIdx.x] += x[c];", ("block_size", "unroll")),
         (f"{ROWS} {{ y[c] = x[c]; __syncthreads(); }}", ("block_size", "unroll")),
