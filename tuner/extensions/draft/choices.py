@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
+from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
@@ -22,7 +23,6 @@ from tuner.source.facts import (
 )
 from tuner.source.host import Edit
 from tuner.source.syntax import fold, listed, number
-from tuner.source.traits import traits_of
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"

@@ -8,6 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tuner.extensions.draft.branches import branch_values
+from tuner.extensions.draft.host_code import (
+    Condition,
+    allocations_in,
+    calls_of,
+    conditions_of,
+    functions_of,
+)
+from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, find_assignments
@@ -21,15 +29,7 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.launches import (
-    Condition,
-    allocations_in,
-    calls_of,
-    conditions_of,
-    functions_of,
-)
 from tuner.source.syntax import closing, number, text_of
-from tuner.source.traits import members_of, traits_of
 
 # threads where the host code leaves them to its caller
 _USUAL = 256

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.accesses import Access, Use
+from tuner.extensions.draft.array_access import Access, Use
 from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (

@@ -19,6 +19,7 @@ from tuner.extensions.draft.choices import (
     why_fixed,
 )
 from tuner.extensions.draft.extract.names import macros_in
+from tuner.extensions.draft.host_code import HostFunction, functions_of
 from tuner.extensions.draft.host_values import (
     INTEGERS,
     Host,
@@ -33,7 +34,6 @@ from tuner.model.expressions import Expression
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
-from tuner.source.launches import HostFunction, functions_of
 from tuner.source.syntax import listed, number
 
 _TILE = re.compile(
