@@ -40,6 +40,7 @@ _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdi
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
 _MAX_HOPS = 8
+_NULL = ("nullptr", "NULL")
 
 
 def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
@@ -144,6 +145,10 @@ class HostLaunch:
                 one = passed.pop() if len(passed) == 1 else None
                 guessed += [name] if one is None else []
                 known[name] = known[written] = str(one or usual[place])
+        # and what the host code computes from it
+        for name in self.site.definitions:
+            if (text := self.follow(name)) in open_ones:
+                known |= {name: known[text], f"{name}.{'xyz'[names.index(text)]}": known[text]}
         named = IDENTIFIER.fullmatch
         block = tuple(text if named(text) else known.get(text, text) for text in self.site.block)
         definitions = {**self.site.definitions, **known}
@@ -537,7 +542,7 @@ def plain(text: str) -> str:
 
 
 def _literal(text: str) -> int | None:
-    value = number(text)
+    value = 0 if text in _NULL else number(text)
     if value is not None and not isinstance(value, bool):
         return value
     whole = _WHOLE_FLOAT.fullmatch(text)

@@ -34,12 +34,15 @@ from tuner.model.expressions import Expression
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
-from tuner.source.syntax import listed, number
+from tuner.source.syntax import fold, listed, number
 
 _TILE = re.compile(
     r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
     r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
 )
+_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
+_THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
+_CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MAX_DEPTH = 8
 # larger than every limit that a source sets
@@ -185,6 +188,78 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
             yield f"{a.name} % {b.name} == 0"
 
 
+def conditions_kept(
+    launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant], tuned: LaunchDraft
+) -> Iterator[str]:
+    """Yield what the source asks of the parameters: asserts, the way to the launch, what fits."""
+    scope, own = scope_of(launch, axes, choices), {choice.name for choice in choices}
+    spans = launch.source.reachable([launch.kernel])
+    reached = "\n".join(launch.source.masked[start:end] for start, end in spans)
+    asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
+    # of several instances one for more does for fewer: `case 4:` of how many packs a row has
+    asked += [one.text.replace("==", "<=") for one in launch.conditions if one.holds]
+    asked += [
+        f"!({one.text})" for one in launch.conditions if not one.holds and "==" not in one.text
+    ]
+    for text in asked:
+        written = translate(text, scope)
+        if written is not None and own & {*IDENTIFIER.findall(written)}:
+            yield written
+    block = " * ".join(tuned.block or ())
+    for match in _CUB_THREADS.finditer(reached):
+        most = translate(match[1], scope)
+        named = {*IDENTIFIER.findall(most or "")}
+        if block and most and own & (named ^ {*IDENTIFIER.findall(block)}) and not named & {block}:
+            yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
+    yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
+    yield from _tile_products(choices, tuned)
+
+
+def _thread_tiles(
+    launch: HostLaunch, scope: Scope, choices: Sequence[TunableConstant], block: str
+) -> dict[str, str]:
+    """Map how threads are split, `threadIdx.x % (BN / TN)`, to what makes it all of the block.
+
+    That is "" where nothing shows what takes the rest.
+    """
+    sizes = {c.name: c.default for c in choices if c.origin is not None and type(c.default) is int}
+    text = launch.source.masked[slice(*launch.kernel.body)]
+    splits = {fold(match[1]) for match in _THREAD_SPLIT.finditer(text)}
+    written = ((split, translate(split, scope)) for split in sorted(splits))
+    own = {part: {*IDENTIFIER.findall(part)} for _, part in written if part is not None}
+    found: dict[str, str] = {}
+    for part, names in own.items():
+        if not names or not names <= sizes.keys() or len(launch.block) != 1 or part == block:
+            continue
+        each = Expression.parse(part).evaluate(sizes)
+        rest, left = divmod(launch.block[0], int(each)) if each else (0, 1)
+        others = {n: size for n, size in sizes.items() if n not in names and n not in block}
+        origins = {c.name: c.origin for c in choices}
+        takes = [name for name, size in others.items() if size == rest and "//" not in part]
+        takes += [
+            f"({a} // {b})"
+            for a, size in others.items()
+            for b, own_size in others.items()
+            if a != b and size == rest * own_size and re.search(rf"\*\s*{origins[b]}\b", text)
+        ]
+        whole = f"({part}) * {takes[0]} == {block}" if len(takes) == 1 else ""
+        found[part] = f"({part}) == {block}" if rest == 1 else whole
+        found[part] = "" if left else found[part]
+    return found
+
+
+def _tile_products(choices: Sequence[TunableConstant], tuned: LaunchDraft) -> Iterator[str]:
+    # a tile that is as large as its threads times what each of them does
+    numbers = [c for c in choices if c.origin is not None and type(c.default) is int]
+    block, grid = " ".join(tuned.block or ()), {*IDENTIFIER.findall(" ".join(tuned.grid or ()))}
+    for tile in numbers:
+        for threads in numbers:
+            rest = [c for c in numbers if c.name not in grid and c not in (tile, threads)]
+            sized = [c for c in rest if int(threads.default) * int(c.default) == tile.default]
+            if tile.name in grid and threads.name == block and len(sized) == 1:
+                yield f"{tile.name} == {threads.name} * {sized[0].name}"
+
+
 def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
@@ -200,6 +275,7 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),
+        fixed=frozenset(constants) - own.keys(),
     )
 
 
@@ -294,7 +370,9 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
             larger = replace(limit, default=most, values=block_sizes(most))
             choices = tuple(larger if choice is limit else choice for choice in choices)
     drafted = _limited_draft(launch, axes, replace(proposals, choices=choices))
-    unproved |= {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
+    scope = scope_of(launch, axes, choices)
+    stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
+    unproved |= {name: what for name, what in stays if what}
     extents = [c.name for c in choices if c.axis is not None]
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel
@@ -309,7 +387,13 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     return replace(proposals, choices=choices, left=(*proposals.left, *left))
 
 
-def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraft) -> str:
+def _what_stays(
+    choice: TunableConstant,
+    launch: HostLaunch,
+    drafted: LaunchDraft,
+    scope: Scope,
+    choices: Sequence[TunableConstant],
+) -> str:
     site, names, shared = launch.site, {*_names_of(choice, launch)}, drafted.shared_memory
     for what, texts, expressions in (
         ("the grid", site.grid, drafted.grid),
@@ -329,6 +413,11 @@ def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraf
                 "unroll|stage|depth|pipeline", choice.name
             )
         elif what == "the block":
+            told_of = _thread_tiles(launch, scope, choices, told)
+            comes_from |= any(
+                not said and choice.name in IDENTIFIER.findall(part)
+                for part, said in told_of.items()
+            )
             comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
         elif what == "the shared memory" and told.isdigit() and told != "0":
             # as the number that it is there, or unseen behind a bare number of bytes
@@ -392,6 +481,21 @@ def launch_draft(
     shared = translate(site.shared, own)
     grid = _extents(site.grid, scope, choices, tiles, bare)
     block = _extents(site.block, scope, choices, _warps(launch, choices))
+    for key, drafted, texts in (
+        ("grid", grid, site.grid),
+        ("shared_memory", shared, (site.shared,)),
+    ):
+        behind = names_behind(texts, launch.definitions)
+        follows = [
+            c.name
+            for c in choices
+            if c.is_block
+            or c.axis is not None
+            or behind & {*_names_of(c, launch)}
+            or (c.divides_grid and key == "grid")
+        ]
+        if drafted is None and follows:
+            hints[key] = f"{hints.get(key, '')}, which follows {', '.join(follows)}"
     return LaunchDraft(name, grid, block, shared, hints)
 
 
