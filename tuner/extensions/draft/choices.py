@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
+from tuner.extensions.draft.literals import bare_tiles, literal_tiles
 from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.config import RESERVED_NAMES
@@ -185,6 +186,8 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
     left = (*left, *fixed)
+    if not any(choice.is_block for choice in choices):
+        choices += _literals(launch, names)
     choices += _block(launch, choices, names)
     choices = [*_add_launch_bounds(launch, choices, names), *_hints(launch, reached, names)]
     return Proposals(tuple(choices), left, edits, instance)
@@ -270,12 +273,26 @@ def _why_meant(
     tied = any(map(_SPLIT.search, plain))
     threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
     steps = rf"(?:\+=|<\s*\w+\s*/)[^;)\[]*?{own}|#pragma unroll[^\n]*{own}"
+    for counter in re.findall(rf"(\w+)\s*<\s*{own}", text):
+        # `k < EACH` where a thread goes from `k * CREW` to the next
+        steps += rf"|\b{counter}\s*\*\s*{_any_of({*around, 'blockDim'})}"
     split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
     return None if split or tied else _UNTIED
 
 
 def _any_of(names: Iterable[str]) -> str:
     return rf"\b(?:{'|'.join(map(re.escape, names))})\b"
+
+
+def _literals(launch: HostLaunch, names: Names) -> Iterator[TunableConstant]:
+    # the number itself is the origin: the launch has it too
+    for one in literal_tiles(launch):
+        block, own = one.counts == "block_size", names.of(one.counts)
+        line = LineIndex(launch.source.masked).at(one.instead[0][0][0])
+        near = _values_for(one.counts, one.size, block=block)
+        edits = tuple(Edit(*span, form.format(_hole(own))) for span, form in one.instead)
+        note, origin = f"{one.size}, line {line}", str(one.size)
+        yield TunableConstant(own, near, one.size, note, edits, origin, block)
 
 
 def _members(
@@ -391,7 +408,7 @@ def _block(
     stated = {choice.origin for choice in choices} & names_behind(
         launch.site.block, launch.definitions
     )
-    sizes = {choice.default for choice in choices if choice.is_block}
+    sizes = {choice.default for choice in choices if choice.is_block} | bare_tiles(launch)
     if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
     asked, note = _block_axes_read(launch), f"the block of the launch, line {launch.site.line}"
@@ -506,7 +523,7 @@ def _add_launch_bounds(
     else:
         end = bounds.max_threads_span[1]
         edits.append(Edit(end, end, least))
-    first = (free or [c for c in choices if c.name in factors])[0]
+    first = (free or [c for c in choices if c.name in " ".join(factors).split()])[0]
     return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
 
 
@@ -532,7 +549,8 @@ def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> li
     found = [factor for text in launch.block_names if text != "1" for factor in factors(text)]
     if all(found) and {*found} & {*lifted.values()}:
         return found
-    return [c.name for c in choices if c.is_block and (c.default,) == launch.block][:1]
+    rows = [f"{c.name} * {WARP}" for c in choices if (warp_threads(c),) == launch.block]
+    return [*rows, *(c.name for c in choices if c.is_block and (c.default,) == launch.block)][:1]
 
 
 def _hints(

@@ -377,13 +377,18 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel
         unproved = dict.fromkeys(extents, reason) | unproved
+    called = {c.name: c.name if (c.origin or "0").isdigit() else c.origin for c in choices}
     left = [
-        f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
+        f"{called[c.name]} = {c.default} is left out: {unproved[c.name]} of the launch may "
         "come from it, and nothing shows how"
         for c in choices
         if c.name in unproved
     ]
-    choices = tuple(c for c in choices if c.name not in unproved)
+    # and the least blocks of a bound that went with one
+    gone = re.compile("|".join([r"(?!)", *map(r"\b{}\b".format, unproved)]))
+    choices = tuple(
+        c for c in choices if c.name not in unproved and not any(map(gone.search, c.constraints))
+    )
     return replace(proposals, choices=choices, left=(*proposals.left, *left))
 
 
@@ -406,6 +411,11 @@ def _what_stays(
         behind = names_behind(texts, launch.definitions)
         text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
         comes_from = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
+        # what the kernel has as a bare number says no name
+        if (choice.origin or "").isdigit() and what != "the shared memory":
+            tiles = _TILE.findall(launch.source.masked, *launch.kernel.body)
+            is_tile = choice.origin in (number for pair in tiles for number in pair)
+            comes_from |= is_tile if what == "the grid" else size in launch.block
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
             is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
@@ -414,10 +424,8 @@ def _what_stays(
             )
         elif what == "the block":
             told_of = _thread_tiles(launch, scope, choices, told)
-            comes_from |= any(
-                not said and choice.name in IDENTIFIER.findall(part)
-                for part, said in told_of.items()
-            )
+            open_parts = " ".join(part for part, said in told_of.items() if not said)
+            comes_from |= choice.name in IDENTIFIER.findall(open_parts)
             comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
         elif what == "the shared memory" and told.isdigit() and told != "0":
             # as the number that it is there, or unseen behind a bare number of bytes
