@@ -92,6 +92,12 @@ class _Finder:
         declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
         set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
         texts = [match[1] for match in set_to.finditer(self.masked, start, at)]
+        # `void (*table[])(float*, int) = {&one<2>, &one<4>};`, in the function or outside of it
+        table = re.compile(
+            rf"(?<![\w.>]){name}\s*\[[^\]]*\]\s*(?:\)\s*\([^;{{}}=]*\)\s*)?=\s*\{{([^{{}};]+)\}}"
+        )
+        for match in table.finditer(self.masked, 0, at):
+            texts += (piece for piece, _ in split_list(match[1], angles=True))
         pieces = [piece for text in texts for piece in _BRANCHES.split(text)]
         known = dict.fromkeys(_callee(fold(piece), {}) for piece in pieces)
         return [one for one in known if one is not None] or [(name, ())]
@@ -285,6 +291,8 @@ def _parse_callee(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | N
         inside = masked[angle + 1 : end - 1]
         arguments = tuple(fold(piece) for piece, _ in split_list(inside, angles=True))
         end = angle
+    elif masked[:end].endswith("]"):  # an element of a table
+        end = opening(masked, end - 1, "[]", stop=";{}") or end
     match = _CALLED.search(masked[max(0, end - 400) : end])
     if match is None:
         return None

@@ -64,6 +64,7 @@ _HOW = re.compile(
 _WHAT = re.compile(r"(IS|HAS)_.*")
 _OTHER_MEMORY = "launches with its other value ask for other shared memory"
 _UNSTATED = "it is a guess, and may say what is computed"
+_ONE_OF_TABLE = "the launch takes one of several, and nothing here says which"
 _PASSED = "the launch passes what is computed with it"
 _ATTRIBUTE = "it needs a launch with `pdl: true`"
 _PDL = re.compile(r"(.*_)?PDL(_.*)?")
@@ -339,9 +340,21 @@ def _template(
         if reason is None:
             own = {parameter.name, *IDENTIFIER.findall(stated[index])}
             reason = _why_meant(launch, launch.source.reachable([launch.kernel]), own, value)
+        if type(value) is int and is_asked(launch, stated[index]):
+            # what a condition compares it with has to follow
+            reason = None if reason == _UNTIED else reason
         if reason is None:
             lifted[index] = value
-        elif reason in (_MEANING, _PASSED, _ATTRIBUTE, _OTHER_MEMORY, _UNSTATED, _ASKS, _UNTIED):
+        elif reason in (
+            _MEANING,
+            _PASSED,
+            _ATTRIBUTE,
+            _OTHER_MEMORY,
+            _UNSTATED,
+            _ASKS,
+            _UNTIED,
+            _ONE_OF_TABLE,
+        ):
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
@@ -356,10 +369,19 @@ def _template(
     return choices, tuple(edits), instance[:first], left
 
 
+def is_asked(launch: HostLaunch, stated: str) -> bool:
+    """Whether a condition on the way to the launch names the number that the launch states."""
+    number_alone = re.compile(rf"(?<![\w.]){stated}(?![\w.])") if stated.isdigit() else None
+    return number_alone is not None and any(number_alone.search(c.text) for c in launch.conditions)
+
+
 def _why_bound(
     launch: HostLaunch, parameter: TemplateParameter, index: int, value: int | bool
 ) -> str | None:
     # what else in a launch goes with this value of a template argument
+    sites = [s for s in launch.source.launches if s.at == launch.site.at]
+    if len({s.template_arguments[index : index + 1] for s in sites}) > 1:
+        return _ONE_OF_TABLE
     if parameter.kind == "bool":
         others = (s for s in launch.source.launches if bare_name(s.kernel) == launch.kernel.name)
         stated = {

@@ -190,6 +190,9 @@ class HostLaunch:
             and not one.is_ruled_out
         )
         other = next(others, None) if open_ones else None
+        sites = [site for site in self.source.launches if site.at == self.site.at]
+        if len({site.template_arguments for site in sites}) > 1:
+            return f"guessed: {line} launches one of {len(sites)}, and nothing here says which"
         if other is None:
             return f"sure: {line}"
         asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)

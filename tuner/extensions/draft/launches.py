@@ -15,6 +15,7 @@ from tuner.extensions.draft.choices import (
     Proposals,
     TunableConstant,
     block_sizes,
+    is_asked,
     warp_threads,
     why_fixed,
 )
@@ -193,6 +194,7 @@ def conditions_kept(
 ) -> Iterator[str]:
     """Yield what the source asks of the parameters: asserts, the way to the launch, what fits."""
     scope, own = scope_of(launch, axes, choices), {choice.name for choice in choices}
+    counted = replace(scope, values={**scope.values, **_asked_numbers(launch, choices)})
     spans = launch.source.reachable([launch.kernel])
     reached = "\n".join(launch.source.masked[start:end] for start, end in spans)
     asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
@@ -202,7 +204,7 @@ def conditions_kept(
         f"!({one.text})" for one in launch.conditions if not one.holds and "==" not in one.text
     ]
     for text in asked:
-        written = translate(text, scope)
+        written = translate(text, counted)
         if written is not None and own & {*IDENTIFIER.findall(written)}:
             yield written
     block = " * ".join(tuned.block or ())
@@ -213,6 +215,13 @@ def conditions_kept(
             yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
     yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
     yield from _tile_products(choices, tuned)
+
+
+def _asked_numbers(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[str, str]:
+    # `case 4: row<4><<<...>>>`: of the number that the launch states in its template's arguments
+    stated = zip(launch.kernel.template, launch.site.template_arguments, strict=False)
+    asked = {p.name: text for p, text in stated if is_asked(launch, text)}
+    return {asked[c.origin]: c.name for c in choices if c.origin in asked}
 
 
 def _thread_tiles(
@@ -371,6 +380,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
             choices = tuple(larger if choice is limit else choice for choice in choices)
     drafted = _limited_draft(launch, axes, replace(proposals, choices=choices))
     scope = scope_of(launch, axes, choices)
+    kept = " ".join(conditions_kept(launch, axes, choices, drafted))
+    for name in _asked_numbers(launch, choices).values():
+        if name not in IDENTIFIER.findall(kept) and not PER_THREAD.fullmatch(name.upper()):
+            unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
     unproved |= {name: what for name, what in stays if what}
     extents = [c.name for c in choices if c.axis is not None]
@@ -384,12 +397,22 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
         for c in choices
         if c.name in unproved
     ]
+    # a template's argument that the launch does not state stays its default
+    own = {parameter.name for parameter in launch.kernel.template}
+    defaults = [
+        replace(edit, text=edit.text.replace(f"@{{ {c.name} }}@", str(c.default).lower()))
+        for c in choices
+        if c.name in unproved and c.origin in own
+        for edit in c.edits
+    ]
+    edits = [edit for edit in defaults if "@{" not in edit.text]
     # and the least blocks of a bound that went with one
     gone = re.compile("|".join([r"(?!)", *map(r"\b{}\b".format, unproved)]))
     choices = tuple(
         c for c in choices if c.name not in unproved and not any(map(gone.search, c.constraints))
     )
-    return replace(proposals, choices=choices, left=(*proposals.left, *left))
+    left = [*proposals.left, *left]
+    return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
 
 
 def _what_stays(
