@@ -21,7 +21,7 @@ from tuner.source.kernels import dtype_of
 from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
 
 # what the parameters are called
-WORK = frozenset(("vec", "items", "unroll"))
+WORK = frozenset(("vec", "streaming", "items", "unroll"))
 _LOAD_BYTES = 16
 _UNROLLS = (0, 2, 4, 8)
 _ITEMS = (1, 2, 4, 8)
@@ -259,6 +259,7 @@ class _Loops:
         edits: list[Edit] = []
         constraints: dict[str, None] = {}
         smallest: list[int] = []
+        is_once = False
         for site in self.sites:
             limit = self.multiple(site.limit, site.body[0])
             packs = [*self.packs(site)]
@@ -268,11 +269,16 @@ class _Loops:
             for pack in packs:
                 constraints |= dict.fromkeys(pack.multiples)
                 smallest.append(pack.bytes_each)
+                is_once |= pack.is_once
             edits += find_vector_edits(site, packs, hole, self.launch.source.masked, self.type_name)
         if not smallest:
             return
         at = self.launch.kernel.span[0]
-        edits.append(Edit(at, at, VECTOR_TYPE.format(name=self.type_name)))
+        streaming = names.of("streaming") if is_once else ""
+        declared = VECTOR_TYPE.format(name=self.type_name, streaming=streaming)
+        if not is_once:
+            declared = _STREAMED.sub("", declared)
+        edits.append(Edit(at, at, declared))
         most = _LOAD_BYTES // min(smallest)
         values = tuple(v for v in (1, 2, 4, 8, 16) if v <= most)
         line = LineIndex(self.launch.source.masked).at(self.sites[0].declared[0])
@@ -287,6 +293,9 @@ class _Loops:
                 constraints=tuple(f"{text} % {name} == 0" for text in constraints),
                 is_work=True,
             )
+        if len(values) > 1 and is_once:
+            note = "1: what blocks touch once, and no other, goes past what the caches keep"
+            yield TunableConstant(streaming, (0, 1), 0, note, (), is_work=True)
 
     @property
     def type_name(self) -> str:
@@ -335,6 +344,8 @@ class _Loops:
                     f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
                     pointer.c_type, self.text(element), spans, reads, written,
                     DTYPE_BYTES[dtype], multiples,
+                    # a row of weights is read by every block
+                    "%" not in first.index and (site.over_grid or bool(multiples)),
                 )  # fmt: skip
 
     def alignment_terms(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
@@ -511,11 +522,40 @@ class Pack:
     writes: bool
     bytes_each: int
     multiples: tuple[str, ...]
+    is_once: bool
 
 
+_STREAMED = re.compile(r"//% if .*?//% endif\n", re.DOTALL)
 VECTOR_TYPE = """template <typename T, int N>
 struct alignas(sizeof(T) * N) {name} {{
   T values[N];
+
+  static __device__ __forceinline__ {name} load(const T* from) {{
+//% if {streaming}
+    {name} own;
+    for (int w = 0; w < int(sizeof({name}) / 16); ++w)
+      reinterpret_cast<uint4*>(&own)[w] = __ldcs(reinterpret_cast<const uint4*>(from) + w);
+    if (sizeof({name}) == 8)
+      *reinterpret_cast<uint2*>(&own) = __ldcs(reinterpret_cast<const uint2*>(from));
+    if (sizeof({name}) == 4)
+      *reinterpret_cast<unsigned*>(&own) = __ldcs(reinterpret_cast<const unsigned*>(from));
+    if (sizeof({name}) >= 4) return own;
+//% endif
+    return *reinterpret_cast<const {name}*>(from);
+  }}
+
+  __device__ __forceinline__ void store(T* to) const {{
+//% if {streaming}
+    for (int w = 0; w < int(sizeof({name}) / 16); ++w)
+      __stcs(reinterpret_cast<uint4*>(to) + w, reinterpret_cast<const uint4*>(this)[w]);
+    if (sizeof({name}) == 8)
+      __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(this));
+    if (sizeof({name}) == 4)
+      __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(this));
+    if (sizeof({name}) >= 4) return;
+//% endif
+    *reinterpret_cast<{name}*>(to) = *this;
+  }}
 }};
 
 """
@@ -543,11 +583,12 @@ def find_vector_edits(
         if pack.reads:
             const = "" if pack.writes else "const "
             read = f"*reinterpret_cast<const {vector}*>(&{place})"
+            read = f"{vector}::load(&{place})" if pack.is_once else read
             loads.append(f"{const}{vector} {pack.name} = {read};")
         else:
             loads.append(f"{vector} {pack.name};")
         if pack.writes:
-            stores.append(f"*reinterpret_cast<{vector}*>(&{place}) = {pack.name};")
+            stores.append(f"{pack.name}.store(&{place});")
         for span in pack.spans:
             yield Edit(*span, f"{pack.name}.values[{lane}]")
     row = masked[masked.rfind("\n", 0, site.declared[0]) + 1 : site.declared[0]]

@@ -192,7 +192,7 @@ def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
         "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < COUNT) x[i] = 1; }\n"
         "int main() { float* x; cudaMalloc(&x, COUNT * 4); k<<<COUNT / 64, 64>>>(x); }\n"
     )
-    assert made.parameters == ("block_size", "min_blocks", "vec", "items")
+    assert made.parameters == ("block_size", "min_blocks", "vec", "streaming", "items")
     assert "axes: [COUNT]  # fixed in the source: COUNT in line 1" in made.space_yaml
     assert "# COUNT = 4096 (line 1) is left out: it is a size of the problem" in made.space_yaml
 
