@@ -23,7 +23,7 @@ from tuner.source.facts import (
     within,
 )
 from tuner.source.host import Edit
-from tuner.source.syntax import fold, listed, number
+from tuner.source.syntax import fold, number
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
@@ -93,7 +93,7 @@ _ASKED = re.compile(
     r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)\s*\("
     r"|\b(?:this_)?grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:thread_rank|size|num_threads)\s*\("
 )
-_LIMIT = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*(?=\()")
+_CHOSEN = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*\(|\?")
 PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
 
 
@@ -424,7 +424,7 @@ def _block(
 ) -> Iterator[TunableConstant]:
     extents, threads = launch.block, prod(launch.block)
     if not extents:
-        yield from _limit(launch, choices, names)
+        yield from _chosen_block(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
     stated = {choice.origin for choice in choices} & names_behind(
@@ -468,42 +468,18 @@ def _block_axes_read(launch: HostLaunch) -> frozenset[str]:
     return frozenset(found)
 
 
-def _limit(
+def _chosen_block(
     launch: HostLaunch, choices: list[TunableConstant], names: Names
 ) -> Iterator[TunableConstant]:
-    # `min(d, 1024)`, in the block or in what it is computed from
-    texts = [*launch.site.block]
-    behind = names_behind(texts, launch.site.definitions)
-    texts += [launch.site.definitions.get(name, "") for name in sorted(behind)]
-    if len(launch.block_names) == 1 and _block_axes_read(launch) and any("?" in t for t in texts):
+    # `min(d, 1024)`, `d < 1024 ? 128 : 512`, in the block or in what it is computed from
+    behind = names_behind(launch.site.block, launch.site.definitions)
+    texts = [launch.site.definitions.get(name, "") for name in sorted(behind)]
+    is_chosen = any(_CHOSEN.search(text) for text in (*launch.site.block, *texts))
+    blocks = any(choice.is_block for choice in choices)
+    if is_chosen and len(launch.block_names) == 1 and _block_axes_read(launch) and not blocks:
         note = f"threads of a block; 0: as line {launch.site.line} has it"
         values = (0, *_between(2 * WARP, MAX_THREADS))
         yield TunableConstant(names.of("block_size"), values, 0, note, (), is_block=True, axis=0)
-        return
-    known = [
-        branch
-        for text in texts
-        for match in _LIMIT.finditer(text)
-        for piece in listed(text, match.end())[0]
-        # `small ? 1024 : 256`
-        for branch in re.split(r"\?|(?<!:):(?!:)", launch.value(piece))
-    ]
-    numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
-    limits = {n for n in numbers if WARP <= n <= MAX_THREADS and n % WARP == 0}
-    if not limits or not _block_axes_read(launch) or any(choice.is_block for choice in choices):
-        return
-    limit = max(limits)
-    near = tuple(v for v in _between(2 * WARP, MAX_THREADS) if v != limit)
-    note = f"the block of the launch, at most so many threads, line {launch.site.line}"
-    values = tuple(sorted({*near, limit}))
-    yield TunableConstant(names.of("block_size"), values, limit, note, (), is_block=True, axis=0)
-
-
-def block_sizes(most: int) -> tuple[int, ...]:
-    """List the sizes that a block of at most `most` threads may have; none where that is odd."""
-    if most % WARP or not WARP <= most <= MAX_THREADS:
-        return ()
-    return (*(v for v in _between(2 * WARP, MAX_THREADS) if v < most), most)
 
 
 def _between(least: int, most: int) -> tuple[int, ...]:

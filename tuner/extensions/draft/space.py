@@ -11,15 +11,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tuner.extensions.draft.choices import MAX_THREADS, Proposals, TunableConstant
+from tuner.extensions.draft.constraints import conditions_kept, exact_divisions
 from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
-from tuner.extensions.draft.launches import (
-    Axes,
-    LaunchDraft,
-    conditions_kept,
-    exact_divisions,
-    launch_draft,
-)
+from tuner.extensions.draft.launches import Axes, LaunchDraft, launch_draft
 from tuner.extensions.draft.tensor_maps import Handed
 from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
@@ -268,8 +263,7 @@ def _constraints(
     constraints += [text for choice in choices for text in choice.constraints]
     constraints += conditions_kept(launch, axes, choices, tuned)
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
-    limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
-    if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):
+    if tuned.block is not None and (len(names) > 1 or not {*names} <= numbers):
         simple = len(tuned.block) == 1
         bare = (e.isidentifier() or (simple and " if " not in e) for e in tuned.block)
         factors = [e if alone else f"({e})" for e, alone in zip(tuned.block, bare, strict=True)]

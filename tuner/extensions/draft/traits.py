@@ -52,8 +52,8 @@ def members_of(masked: str, c_type: str) -> Traits:
     if found is None:
         return Traits()
     names, body, start = found
-    stated = split_list(match[2], angles=True) if match is not None else ()
-    passed = [fold(piece) for piece, _ in stated]
+    pieces = split_list(match[2], angles=True) if match is not None else []
+    passed = [fold(piece) for piece, _ in pieces]
     known = dict(zip(names, passed, strict=False))
     types: dict[str, str] = {}
     numbers: dict[str, str] = {}

@@ -93,9 +93,7 @@ def test_a_lost_template_is_lifted_again_as_it_was(complete: Drafted) -> None:
     [
         {"  block_size: [": "  other: [1]\n  block_size: [", "default: {": "default: {other: 1, "},
         {"{block_size: 256,": "{block_size: 128,"},
-        {
-            "default: {block_size: 256, min_blocks: 0, vec: 1, streaming: 0, items: 1, unroll: 0}": ""
-        },
+        {DEFAULT: ""},
         {"- kernel: axpby": "- kernel: renamed"},
     ],
     ids=["another parameter", "another default", "no default", "a kernel that is not there"],

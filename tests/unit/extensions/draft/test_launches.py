@@ -105,29 +105,11 @@ def test_a_block_is_no_parameter_where_a_bare_number_of_bytes_may_come_from_it()
     assert said in made.space_yaml
 
 
-CHOSEN = "const int warps = min((n + 63) / 64, {limit}); walk<<<64, {block}>>>(y, x, n);"
-
-
-@pytest.mark.parametrize(
-    ("limit", "block", "most", "launched"),
-    [
-        (32, "warps * 32", 1024, "min(min(ceil_div(n, 64), 32) * 32, block_size)"),
-        (512, "warps", 512, "min(ceil_div(n, 64), block_size)"),
-    ],
-)
-def test_the_limit_of_a_block_is_one_of_threads(
-    limit: int, block: str, most: int, launched: str
-) -> None:
-    made = drafted(WALK, CHOSEN.format(limit=limit, block=block))
-    assert launch_of(made)["block"] == [launched]
-    assert f"default: {{block_size: {most}," in made.space_yaml
-
-
-@pytest.mark.parametrize("block", ["warps * 48", "warps * 64"])
-def test_a_limit_is_no_parameter_where_the_block_has_no_such_most(block: str) -> None:
-    made = drafted(WALK, CHOSEN.format(limit=32, block=block))
-    assert "block_size" not in made.parameters
-    assert "is left out: the block of the launch may come from it" in made.space_yaml
+def test_a_block_with_a_limit_may_be_chosen_by_a_parameter() -> None:
+    host = "const int warps = min((n + 63) / 64, 32); walk<<<64, warps * 32>>>(y, x, n);"
+    whole = "min(ceil_div(n, 64), 32) * 32"
+    found = launch_of(drafted(WALK, host))
+    assert found["block"] == [f"block_size if block_size else {whole}"]
 
 
 @pytest.mark.parametrize("mark", ["__host__ __device__ constexpr", "ON_BOTH"])
