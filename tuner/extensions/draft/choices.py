@@ -64,6 +64,9 @@ _HOW = re.compile(
 _WHAT = re.compile(r"(IS|HAS)_.*")
 _OTHER_MEMORY = "launches with its other value ask for other shared memory"
 _UNSTATED = "it is a guess, and may say what is computed"
+_OTHER_WIDTH = "what moves it has a width of its own"
+_WIDTH = re.compile(r"(?!.*(PACKS|VECS)).*(BYTES|VEC|PACK).*")
+_MOVED = re.compile(r"[<(]\s*(?:const\s+)?(?:u?int|float|double|longlong)[234]\s*(?:const\s*)?\*")
 _ONE_OF_TABLE = "the launch takes one of several, and nothing here says which"
 _PASSED = "the launch passes what is computed with it"
 _ATTRIBUTE = "it needs a launch with `pdl: true`"
@@ -243,6 +246,8 @@ def _why_meant(
     is_row = value == WARP and _EXCHANGED.search(text) is not None
     if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
         return _HARDWARE
+    if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(text):
+        return _OTHER_WIDTH
     if isinstance(value, bool) or any(
         pattern.fullmatch(name) or _is_block(name, value) or _is_switch(name, value)
         for name in called
@@ -354,6 +359,7 @@ def _template(
             _ASKS,
             _UNTIED,
             _ONE_OF_TABLE,
+            _OTHER_WIDTH,
         ):
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")

@@ -263,7 +263,8 @@ def _constraints(
     constraints += [text for choice in choices for text in choice.constraints]
     constraints += conditions_kept(launch, axes, choices, tuned)
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
-    if tuned.block is not None and (len(names) > 1 or not {*names} <= numbers):
+    limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
+    if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):
         simple = len(tuned.block) == 1
         bare = (e.isidentifier() or (simple and " if " not in e) for e in tuned.block)
         factors = [e if alone else f"({e})" for e, alone in zip(tuned.block, bare, strict=True)]

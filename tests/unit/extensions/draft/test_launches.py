@@ -267,3 +267,33 @@ def test_what_is_computed_from_a_guessed_block_follows_it() -> None:
     found = launch_of(drafted(WALK, host))
     assert found["shared_memory"] == "block_size // 32 * 4"
     assert found["grid"] == ["ceil_div(n // block_size, vec * items)"]
+
+
+@pytest.mark.parametrize(
+    ("host", "kept", "left"),
+    [
+        ("switch ((n + 63) / 64) { case 4: spans<4><<<w, 64>>>(y, x, n); }", "each", ""),
+        ("switch (pick(n)) { case 4: spans<4><<<w, 64>>>(y, x, n); }", "", "kEach = 4 is left out"),
+        ("void (*all[])(float*, const float*, int) = {&spans<2>, spans<4>};\n"
+         "all[w]<<<w, 64>>>(y, x, n);", "", "takes one of several"),
+    ],
+)  # fmt: skip
+def test_a_templates_number_follows_the_condition_that_chooses_it(
+    host: str, kept: str, left: str
+) -> None:
+    text = ROW_SUMS.replace("__global__", "template <int kEach> __global__").replace(
+        "sums", "spans"
+    )
+    text = text.replace("float s", "for (int k = 0; k < kEach; ++k) y[k * blockDim.x] = 0; float s")
+    made = drafted(text, host)
+    assert ("each" in made.parameters) is bool(kept)
+    assert left in made.space_yaml
+    if kept:
+        assert "ceil_div(n, 64) <= each" in made.space_yaml.replace("block_size", "64")
+
+
+def test_a_width_is_no_parameter_where_what_moves_it_has_its_own() -> None:
+    text = SCALE.replace("y[i] = 3 * x[i]", "((float4*)y)[i] = ((const float4*)x)[i]")
+    text = "#define VEC 4\n" + text.replace("if (i < n)", "if (i < n / VEC)")
+    made = drafted(text, "scale<<<(n / VEC + 63) / 64, 64>>>(y, x, n);")
+    assert "VEC = 4 (line 1) is left out: what moves it has a width of its own" in made.space_yaml
