@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 45_175,
+    "core": 44_925,
     "runtime": 2_240,
     "export": 2_870,
     "engines": 3_560,
-    "draft": 15_465,
+    "draft": 16_290,
     "agents": 8_165,
     "cpu": 4_435,
     "backends": 2_900,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 80_780,
+    "tests": 80_980,
     "docs": 4_850,
 }
 
