@@ -51,8 +51,8 @@ REFERENCES = {
 
 
 PARAMETERS = {
-    "gate": {"block_size", "min_blocks", "vec", "items"},
-    "weigh": {"block_size", "min_blocks", "vec", "unroll"},
+    "gate": {"block_size", "min_blocks", "vec", "streaming", "items"},
+    "weigh": {"block_size", "min_blocks", "vec", "streaming", "unroll"},
 }
 CASES = [(kernel, trials) for trials in (4, 12) for kernel in PARAMETERS]
 

@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_180,
+    "core": 46_955,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 15_500,
+    "draft": 16_320,
     "agents": 8_250,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_355,
+    "tests": 82_595,
     "docs": 4_890,
 }
 

@@ -93,7 +93,7 @@ def lanes_of(c_type: str, aliases: Mapping[str, str]) -> int:
     return int(digits) if digits.isdigit() else 1
 
 
-# a struct of numbers of one type is as a vector of them
+# a struct of numbers of one type is as a vector of them, and one of several as its bytes
 _STRUCT = re.compile(
     r"\bstruct\s+(?:(?:__align__|alignas)\s*\(\s*(?P<align>\w+)\s*\)\s*)?(?P<name>\w+)?\s*"
     r"\{(?P<members>[^{}()]*)\}\s*(?P<last>\w+)?\s*;"
@@ -101,8 +101,8 @@ _STRUCT = re.compile(
 _MEMBERS = re.compile(r"\s*((?:unsigned\s+)?\w+)\s+([\w\s,\[\]]+)$")
 
 
-def uniform_structs(masked: str) -> dict[str, str]:
-    """Map structs of so many numbers of one type to `float6` and its like."""
+def plain_structs(masked: str) -> dict[str, str]:
+    """Map structs of numbers to `float6` and its like, those of several types to `uchar24`."""
     found: dict[str, str] = {}
     for match in _STRUCT.finditer(masked):
         rows = [row for row in match["members"].split(";") if row.strip()]
@@ -112,15 +112,36 @@ def uniform_structs(masked: str) -> dict[str, str]:
         sizes = [re.findall(r"\[\s*(\w+)\s*\]", name) for _, name in names]
         dtype = kinds.pop() if len(kinds) == 1 else None
         word = next((word for word, of in _VECTORS.items() if of == dtype and word.isalpha()), "")
-        if not word or not all(declared) or not all(n.isdigit() for one in sizes for n in one):
+        if not all(declared) or not all(n.isdigit() for one in sizes for n in one):
             continue
         # a member may be a struct itself, or an array of them: `Complex e[3][3]`
         lanes = [lanes_of(kind, found) for kind, _ in names]
-        count = sum(prod(map(int, one)) * n for one, n in zip(sizes, lanes, strict=True))
+        counts = [prod(map(int, one)) * n for one, n in zip(sizes, lanes, strict=True)]
+        count = sum(counts)
+        if not word and not match["align"] and (size := _mixed_bytes(names, counts, found)):
+            dtype, word, count = "uint8", "uchar", size
+        if not word:
+            continue
         if dtype and count * DTYPE_BYTES[dtype] % int(number(match["align"] or "1") or 1):
             continue  # padded to its alignment
         found |= {name: f"{word}{count}" for name in (match["name"], match["last"]) if name}
     return found
+
+
+def _mixed_bytes(
+    names: list[tuple[str, str]], counts: list[int], found: Mapping[str, str]
+) -> int | None:
+    # the bytes of a struct with such members; None where one of them is unknown
+    size, widest = 0, 1
+    for (kind, _), count in zip(names, counts, strict=True):
+        dtype, lanes = element_dtype(kind, found), lanes_of(kind, found)
+        if dtype is None or found.get(kind, "").startswith("uchar"):
+            return None
+        # a vector of CUDA's lies at a multiple of its size, of three numbers at one of theirs
+        whole = lanes if lanes in (2, 4) and kind not in found else 1
+        each = min(DTYPE_BYTES[dtype] * whole, 16)
+        size, widest = -(-size // each) * each + DTYPE_BYTES[dtype] * count, max(widest, each)
+    return -(-size // widest) * widest
 
 
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")

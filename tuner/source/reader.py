@@ -24,7 +24,7 @@ from tuner.source.facts import (
     bare_name,
     within,
 )
-from tuner.source.kernels import read_kernel, uniform_structs
+from tuner.source.kernels import plain_structs, read_kernel
 from tuner.source.launches import find_launches
 from tuner.source.syntax import (
     Node,
@@ -205,7 +205,7 @@ class _Reader:
                 values.setdefault(self.text(name), set()).add(fold(self.text(kind)))
         # defined twice (in the two halves of an #if, say), it has no single meaning
         plain = {name: found.pop() for name, found in values.items() if len(found) == 1}
-        return plain | uniform_structs(self.masked)
+        return plain | plain_structs(self.masked)
 
     def symbols(self) -> Iterator[Symbol]:
         for node in self.nodes:

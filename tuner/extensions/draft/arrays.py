@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations, takewhile
 from math import prod
 
-from tuner.extensions.draft.accesses import Access, accesses_of, own_arrays
+from tuner.extensions.draft.array_access import Access, own_arrays
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
+from tuner.extensions.draft.host_code import Allocation, allocations_in
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
@@ -22,7 +24,6 @@ from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
-from tuner.source.launches import Allocation, allocations_in
 from tuner.source.syntax import number
 
 # a text as the file states it, and where the source says so

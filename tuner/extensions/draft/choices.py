@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
+from tuner.extensions.draft.literals import bare_tiles, literal_tiles
+from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
@@ -21,22 +23,23 @@ from tuner.source.facts import (
     within,
 )
 from tuner.source.host import Edit
-from tuner.source.syntax import fold, listed, number
-from tuner.source.traits import traits_of
+from tuner.source.syntax import fold, number
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"
-_WARP = 32
+WARP = 32
 _LARGEST = 65_536
+_MAX_HOPS = 4
 _MIN_BLOCKS = (1, 2, 3, 4)
 # Where the source says nothing: a second number 0 of `__launch_bounds__` compiles to the same code.
 _FEWEST_BLOCKS = (0, 2, 4, 8)
 # Threads of a multiprocessor, at most, on any chip.
 _MAX_RESIDENT = 2048
+_HARDWARE = "the hardware's warp"
 _FIXED = (
     (
         r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
-        "the hardware's warp",
+        _HARDWARE,
     ),
     (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
     (
@@ -61,6 +64,10 @@ _HOW = re.compile(
 _WHAT = re.compile(r"(IS|HAS)_.*")
 _OTHER_MEMORY = "launches with its other value ask for other shared memory"
 _UNSTATED = "it is a guess, and may say what is computed"
+_OTHER_WIDTH = "what moves it has a width of its own"
+_WIDTH = re.compile(r"(?!.*(PACKS|VECS)).*(BYTES|VEC|PACK).*")
+_MOVED = re.compile(r"[<(]\s*(?:const\s+)?(?:u?int|float|double|longlong)[234]\s*(?:const\s*)?\*")
+_ONE_OF_TABLE = "the launch takes one of several, and nothing here says which"
 _PASSED = "the launch passes what is computed with it"
 _ATTRIBUTE = "it needs a launch with `pdl: true`"
 _PDL = re.compile(r"(.*_)?PDL(_.*)?")
@@ -82,11 +89,14 @@ _SPLIT = re.compile(
 )
 _SIZED = r"(?:__shared__[^;=]*?\[\s*|\bcub::Block\w+\s*<[^;<>]*?,\s*)({})\b"
 _MEANING = "it says what is computed, as far as its name tells"
+# `threadIdx.x % kLanes`, `lane & (kLanes - 1)`, `tiled_partition<kLanes>`, where lanes exchange
+_OF_LANES = r"(?:[%/&]\s*\(?|tiled_partition\s*<\s*){own}"
+_EXCHANGED = re.compile(r"__shfl|__reduce_\w+_sync|tiled_partition")
 _ASKED = re.compile(
     r"\bblockDim\s*\.\s*([xyz])\b|\b(?:block|cta)\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)\s*\("
     r"|\b(?:this_)?grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:thread_rank|size|num_threads)\s*\("
 )
-_LIMIT = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*(?=\()")
+_CHOSEN = re.compile(r"\bmin\s*(?:<[^<>()]*>)?\s*\(|\?")
 PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
 
 
@@ -180,6 +190,8 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
     template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
     left = (*left, *fixed)
+    if not any(choice.is_block for choice in choices):
+        choices += _literals(launch, names)
     choices += _block(launch, choices, names)
     choices = [*_add_launch_bounds(launch, choices, names), *_hints(launch, reached, names)]
     return Proposals(tuple(choices), left, edits, instance)
@@ -230,16 +242,25 @@ def _why_meant(
 ) -> str | None:
     """Say why a number may be one of the problem: a flag, a rank, so many of something."""
     called = [snake_case(name).upper() for name in names]
+    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
+    is_row = value == WARP and _EXCHANGED.search(text) is not None
+    if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
+        return _HARDWARE
+    if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(text):
+        return _OTHER_WIDTH
     if isinstance(value, bool) or any(
         pattern.fullmatch(name) or _is_block(name, value) or _is_switch(name, value)
         for name in called
         for pattern in (PER_THREAD, _SPLITS)
     ):
         return None
-    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
     text = _ASSERTED.sub(";", text)
     around = names_behind(launch.site.block, launch.definitions)
-    grid = " ".join([launch.expand(text) for text in (*launch.site.grid, launch.site.shared)])
+    counted = (*launch.site.grid, launch.site.shared)
+    grid = " ".join([launch.expand(text) for text in counted])
+    grid += " ".join(
+        launch.definitions.get(name, "") for name in names_behind(counted, launch.site.definitions)
+    )
     for one in launch.source.definitions:
         if one.kind == "function" and one.name in launch.names:
             grid += launch.source.masked[slice(*one.span)]
@@ -258,12 +279,26 @@ def _why_meant(
     tied = any(map(_SPLIT.search, plain))
     threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
     steps = rf"(?:\+=|<\s*\w+\s*/)[^;)\[]*?{own}|#pragma unroll[^\n]*{own}"
+    for counter in re.findall(rf"(\w+)\s*<\s*{own}", text):
+        # `k < EACH` where a thread goes from `k * CREW` to the next
+        steps += rf"|\b{counter}\s*\*\s*{_any_of({*around, 'blockDim'})}"
     split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
     return None if split or tied else _UNTIED
 
 
 def _any_of(names: Iterable[str]) -> str:
     return rf"\b(?:{'|'.join(map(re.escape, names))})\b"
+
+
+def _literals(launch: HostLaunch, names: Names) -> Iterator[TunableConstant]:
+    # the number itself is the origin: the launch has it too
+    for one in literal_tiles(launch):
+        block, own = one.counts == "block_size", names.of(one.counts)
+        line = LineIndex(launch.source.masked).at(one.instead[0][0][0])
+        near = _values_for(one.counts, one.size, block=block)
+        edits = tuple(Edit(*span, form.format(_hole(own))) for span, form in one.instead)
+        note, origin = f"{one.size}, line {line}", str(one.size)
+        yield TunableConstant(own, near, one.size, note, edits, origin, block)
 
 
 def _members(
@@ -310,9 +345,22 @@ def _template(
         if reason is None:
             own = {parameter.name, *IDENTIFIER.findall(stated[index])}
             reason = _why_meant(launch, launch.source.reachable([launch.kernel]), own, value)
+        if type(value) is int and is_asked(launch, stated[index]):
+            # what a condition compares it with has to follow
+            reason = None if reason == _UNTIED else reason
         if reason is None:
             lifted[index] = value
-        elif reason in (_MEANING, _PASSED, _ATTRIBUTE, _OTHER_MEMORY, _UNSTATED, _ASKS, _UNTIED):
+        elif reason in (
+            _MEANING,
+            _PASSED,
+            _ATTRIBUTE,
+            _OTHER_MEMORY,
+            _UNSTATED,
+            _ASKS,
+            _UNTIED,
+            _ONE_OF_TABLE,
+            _OTHER_WIDTH,
+        ):
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
@@ -327,10 +375,19 @@ def _template(
     return choices, tuple(edits), instance[:first], left
 
 
+def is_asked(launch: HostLaunch, stated: str) -> bool:
+    """Whether a condition on the way to the launch names the number that the launch states."""
+    number_alone = re.compile(rf"(?<![\w.]){stated}(?![\w.])") if stated.isdigit() else None
+    return number_alone is not None and any(number_alone.search(c.text) for c in launch.conditions)
+
+
 def _why_bound(
     launch: HostLaunch, parameter: TemplateParameter, index: int, value: int | bool
 ) -> str | None:
     # what else in a launch goes with this value of a template argument
+    sites = [s for s in launch.source.launches if s.at == launch.site.at]
+    if len({s.template_arguments[index : index + 1] for s in sites}) > 1:
+        return _ONE_OF_TABLE
     if parameter.kind == "bool":
         others = (s for s in launch.source.launches if bare_name(s.kernel) == launch.kernel.name)
         stated = {
@@ -373,13 +430,13 @@ def _block(
 ) -> Iterator[TunableConstant]:
     extents, threads = launch.block, prod(launch.block)
     if not extents:
-        yield from _limit(launch, choices, names)
+        yield from _chosen_block(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
     stated = {choice.origin for choice in choices} & names_behind(
         launch.site.block, launch.definitions
     )
-    sizes = {choice.default for choice in choices if choice.is_block}
+    sizes = {choice.default for choice in choices if choice.is_block} | bare_tiles(launch)
     if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
     asked, note = _block_axes_read(launch), f"the block of the launch, line {launch.site.line}"
@@ -410,44 +467,25 @@ def _block_axes_read(launch: HostLaunch) -> frozenset[str]:
     spans = launch.source.reachable([launch.kernel])
     texts = [launch.source.masked[start:end] for start, end in spans]
     found = {match[1] or "x" for text in texts for match in _ASKED.finditer(text)}
-    if launch.block[:1] == (_WARP,) and any("__shfl" in t for t in texts):
+    if launch.block[:1] == (WARP,) and any("__shfl" in t for t in texts):
         # a row of the block is a warp, and so is the block where warps share nothing
-        is_shared = any("__shared__" in text for text in texts) and launch.block == (_WARP,)
+        is_shared = any("__shared__" in text for text in texts) and launch.block == (WARP,)
         found -= set() if is_shared else {"x"}
     return frozenset(found)
 
 
-def _limit(
+def _chosen_block(
     launch: HostLaunch, choices: list[TunableConstant], names: Names
 ) -> Iterator[TunableConstant]:
-    # `min(d, 1024)`, in the block or in what it is computed from
-    texts = [*launch.site.block]
-    behind = names_behind(texts, launch.site.definitions)
-    texts += [launch.site.definitions.get(name, "") for name in sorted(behind)]
-    known = [
-        branch
-        for text in texts
-        for match in _LIMIT.finditer(text)
-        for piece in listed(text, match.end())[0]
-        # `small ? 1024 : 256`
-        for branch in re.split(r"\?|(?<!:):(?!:)", launch.value(piece))
-    ]
-    numbers = {n for piece in known if isinstance(n := number(piece), int) and n > 1}
-    limits = {n for n in numbers if _WARP <= n <= MAX_THREADS and n % _WARP == 0}
-    if not limits or not _block_axes_read(launch) or any(choice.is_block for choice in choices):
-        return
-    limit = max(limits)
-    near = tuple(v for v in _between(2 * _WARP, MAX_THREADS) if v != limit)
-    note = f"the block of the launch, at most so many threads, line {launch.site.line}"
-    values = tuple(sorted({*near, limit}))
-    yield TunableConstant(names.of("block_size"), values, limit, note, (), is_block=True, axis=0)
-
-
-def block_sizes(most: int) -> tuple[int, ...]:
-    """List the sizes that a block of at most `most` threads may have; none where that is odd."""
-    if most % _WARP or not _WARP <= most <= MAX_THREADS:
-        return ()
-    return (*(v for v in _between(2 * _WARP, MAX_THREADS) if v < most), most)
+    # `min(d, 1024)`, `d < 1024 ? 128 : 512`, in the block or in what it is computed from
+    behind = names_behind(launch.site.block, launch.site.definitions)
+    texts = [launch.site.definitions.get(name, "") for name in sorted(behind)]
+    is_chosen = any(_CHOSEN.search(text) for text in (*launch.site.block, *texts))
+    blocks = any(choice.is_block for choice in choices)
+    if is_chosen and len(launch.block_names) == 1 and _block_axes_read(launch) and not blocks:
+        note = f"threads of a block; 0: as line {launch.site.line} has it"
+        values = (0, *_between(2 * WARP, MAX_THREADS))
+        yield TunableConstant(names.of("block_size"), values, 0, note, (), is_block=True, axis=0)
 
 
 def _between(least: int, most: int) -> tuple[int, ...]:
@@ -468,7 +506,7 @@ def _add_launch_bounds(
     lifted = {choice.axis for choice in free}
     fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
     one = len(free) == 1 and free[0].is_block
-    factors = [*(choice.name for choice in free), *([] if one else fixed)]
+    factors = [*map(_threads_of, free), *([] if one else fixed)]
     factors = factors if free else _named_extents(launch, choices)
     if not factors:
         return choices
@@ -489,18 +527,34 @@ def _add_launch_bounds(
     else:
         end = bounds.max_threads_span[1]
         edits.append(Edit(end, end, least))
-    first = (free or [c for c in choices if c.name in factors])[0]
+    first = (free or [c for c in choices if c.name in " ".join(factors).split()])[0]
     return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
+
+
+def _threads_of(choice: TunableConstant) -> str:
+    # 0 leaves a block to the source, which may have as many as there can be
+    return choice.name if choice.default else f"({choice.name} if {choice.name} else {MAX_THREADS})"
 
 
 def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:
     """List the factors of the block's threads where the launch names parameters; else none."""
     lifted = {choice.origin: choice.name for choice in choices if choice.origin is not None}
-    texts = [text for text in launch.block_names if text != "1"]
-    known = [lifted.get(text, text) for text in texts if text in lifted or text.isdecimal()]
-    if len(known) == len(texts) and set(texts) & lifted.keys():
-        return known
-    return [c.name for c in choices if c.is_block and (c.default,) == launch.block][:1]
+
+    def factors(text: str, depth: int = 0) -> list[str]:
+        text = text.strip("() ")
+        name = text.rpartition("::")[2]
+        if name in lifted or text.isdecimal():
+            return [lifted.get(name, text)]
+        if "*" in text:
+            return [factor for piece in text.split("*") for factor in factors(piece, depth + 1)]
+        stated = launch.definitions.get(name, "")
+        return factors(stated, depth + 1) if stated and depth < _MAX_HOPS else [""]
+
+    found = [factor for text in launch.block_names if text != "1" for factor in factors(text)]
+    if all(found) and {*found} & {*lifted.values()}:
+        return found
+    rows = [f"{c.name} * {WARP}" for c in choices if (warp_threads(c),) == launch.block]
+    return [*rows, *(c.name for c in choices if c.is_block and (c.default,) == launch.block)][:1]
 
 
 def _hints(
@@ -541,13 +595,13 @@ def _is_switch(name: str, value: Value) -> bool:
 
 def _is_block(name: str, value: Value) -> bool:
     named = BLOCK.fullmatch(snake_case(name).upper()) is not None
-    return named and isinstance(value, int) and _WARP <= value <= MAX_THREADS and value % _WARP == 0
+    return named and isinstance(value, int) and WARP <= value <= MAX_THREADS and value % WARP == 0
 
 
 def warp_threads(choice: TunableConstant) -> int:
     """Give the threads of the warps that a parameter counts, by its name; 0 for any other."""
     is_count = choice.origin is not None and "warps" in choice.name
-    return int(choice.default) * _WARP if is_count and isinstance(choice.default, int) else 0
+    return int(choice.default) * WARP if is_count and isinstance(choice.default, int) else 0
 
 
 def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
@@ -567,5 +621,5 @@ def _block_values(threads: int) -> tuple[Value, ...]:
     near = {threads // 4, threads // 2, threads, threads * 2, threads * 4}
     if threads & (threads - 1):
         near |= {128, 256, 512}
-    fitting = {v for v in near if _WARP <= v <= MAX_THREADS and v % _WARP == 0}
+    fitting = {v for v in near if WARP <= v <= MAX_THREADS and v % WARP == 0}
     return tuple(sorted(fitting | {threads}))

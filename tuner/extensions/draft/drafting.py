@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.extensions.draft.choices import Proposals, propose
+from tuner.extensions.draft.constraints import without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
@@ -19,7 +20,7 @@ from tuner.extensions.draft.extract.reading import is_plain, parsed_include
 from tuner.extensions.draft.extract.unit import relocate_lines
 from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
-from tuner.extensions.draft.launches import axes_of, template_launch, without_unproved
+from tuner.extensions.draft.launches import axes_of, template_launch
 from tuner.extensions.draft.loops import WORK, with_loops
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem

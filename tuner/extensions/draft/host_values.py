@@ -7,6 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tuner.extensions.draft.branches import branch_values
+from tuner.extensions.draft.host_code import (
+    Condition,
+    allocations_in,
+    calls_of,
+    conditions_of,
+    functions_of,
+)
+from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import guessed_site
 from tuner.source.accesses import Assigned, find_assignments
@@ -20,15 +29,7 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.launches import (
-    Condition,
-    allocations_in,
-    calls_of,
-    conditions_of,
-    functions_of,
-)
 from tuner.source.syntax import closing, number, text_of
-from tuner.source.traits import members_of, traits_of
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -39,6 +40,7 @@ _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdi
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
 _MAX_HOPS = 8
+_NULL = ("nullptr", "NULL")
 
 
 def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
@@ -101,10 +103,16 @@ class HostLaunch:
         if source.host_from is None and len(found) > 1:
             first = next((launch for launch in found if not launch.is_ruled_out), first)
         if first is not None:
-            return first.with_block()
+            return first.with_branches().with_block()
         known = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, known.types())
         return replace(known, site=site).with_block()
+
+    def with_branches(self) -> HostLaunch:
+        """Say what variables are that several lines of the host code set."""
+        known = branch_values(self.source.masked, self.around, self.site.at)
+        site = replace(self.site, definitions={**known, **self.site.definitions})
+        return replace(self, site=site)
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
@@ -137,6 +145,10 @@ class HostLaunch:
                 one = passed.pop() if len(passed) == 1 else None
                 guessed += [name] if one is None else []
                 known[name] = known[written] = str(one or usual[place])
+        # and what the host code computes from it
+        for name in self.site.definitions:
+            if (text := self.follow(name)) in open_ones:
+                known |= {name: known[text], f"{name}.{'xyz'[names.index(text)]}": known[text]}
         named = IDENTIFIER.fullmatch
         block = tuple(text if named(text) else known.get(text, text) for text in self.site.block)
         definitions = {**self.site.definitions, **known}
@@ -178,6 +190,9 @@ class HostLaunch:
             and not one.is_ruled_out
         )
         other = next(others, None) if open_ones else None
+        sites = [site for site in self.source.launches if site.at == self.site.at]
+        if len({site.template_arguments for site in sites}) > 1:
+            return f"guessed: {line} launches one of {len(sites)}, and nothing here says which"
         if other is None:
             return f"sure: {line}"
         asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
@@ -530,7 +545,7 @@ def plain(text: str) -> str:
 
 
 def _literal(text: str) -> int | None:
-    value = number(text)
+    value = 0 if text in _NULL else number(text)
     if value is not None and not isinstance(value, bool):
         return value
     whole = _WHOLE_FLOAT.fullmatch(text)

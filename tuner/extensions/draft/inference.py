@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.accesses import Access, Use
+from tuner.extensions.draft.array_access import Access, Use
 from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
 from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (
@@ -119,6 +119,9 @@ class _Reading:
         found: list[DraftArgument] = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
+            # what is written may be floats, whose rounding no comparison of bytes allows
+            if self.is_bytes(p) and not (p.pointers and self.role(p)[0] == "input"):
+                dtype = None
             if p.name in absent:
                 value, origin = absent[p.name]
                 argument = DraftArgument(p, "int64", value=value, evidence=_sure(origin))
@@ -202,7 +205,14 @@ class _Reading:
         reaches = self.arrays.reaches.get(name, []) if dtype in FLOAT_DTYPES else []
         return next((reach.line for reach in reaches if reach.adds), 0)
 
+    def is_bytes(self, parameter: KernelParameter) -> bool:
+        """Whether its elements are structs of several types."""
+        return self.types.get(parameter.c_type, "").startswith("uchar")
+
     def guessed_dtype(self, parameter: KernelParameter, dtype: str | None) -> tuple[Evidence, ...]:
+        if dtype is not None and self.is_bytes(parameter):
+            note = f"the bytes of {parameter.c_type}, which inputs() has to fill"
+            return (Evidence(GUESSED, note),)
         names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]
         note = "for no launch says it; `tune init --instantiate` takes another"
         return tuple(

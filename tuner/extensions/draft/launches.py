@@ -14,11 +14,11 @@ from tuner.extensions.draft.choices import (
     Names,
     Proposals,
     TunableConstant,
-    block_sizes,
     warp_threads,
     why_fixed,
 )
 from tuner.extensions.draft.extract.names import macros_in
+from tuner.extensions.draft.host_code import HostFunction, functions_of
 from tuner.extensions.draft.host_values import (
     INTEGERS,
     Host,
@@ -28,22 +28,17 @@ from tuner.extensions.draft.host_values import (
     plain,
 )
 from tuner.extensions.draft.translate import Scope, Translation, translate
-from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
-from tuner.source.launches import HostFunction, functions_of
 from tuner.source.syntax import listed, number
 
-_TILE = re.compile(
+TILE = re.compile(
     r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
     r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
 )
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MAX_DEPTH = 8
-# larger than every limit that a source sets
-_LARGE_SIZE = 2**30
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
 
 
@@ -152,7 +147,7 @@ class LaunchDraft:
 
 def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
     """Draft the launch of the template: proposed constants are parameters in it."""
-    drafted = _limited_draft(launch, axes, proposals)
+    drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     factors = " * ".join(choice.name for choice in proposals.choices if choice.divides_grid)
     if factors and drafted.grid is not None:
         blocks = re.sub(
@@ -167,28 +162,13 @@ def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Lau
     return replace(drafted, block=(own_block,))
 
 
-def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> Iterator[str]:
-    """Yield constraints for parameters that the source divides by one another without rest."""
-    origins = {choice.origin: choice for choice in choices if choice.origin is not None}
-    spans = launch.source.reachable([launch.kernel])
-    texts = [launch.source.masked[start:end] for start, end in spans]
-    texts += [*launch.site.grid, *launch.site.block, *launch.site.definitions.values()]
-    found = {
-        (match[1], match[2])
-        for text in texts
-        for match in re.finditer(r"\b([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)\b", text)
-        if match[1] in origins and match[2] in origins
-    }
-    for dividend, divisor in sorted(found):
-        a, b = origins[dividend], origins[divisor]
-        if isinstance(a.default, int) and isinstance(b.default, int) and a.default % b.default == 0:
-            yield f"{a.name} % {b.name} == 0"
-
-
 def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant]) -> Scope:
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
-    stated = {name: choice.name for choice in choices for name in _names_of(choice, launch)}
+    stated = {name: choice.name for choice in choices for name in source_names(choice, launch)}
+    if any(choice.is_block and choice.default == 0 for choice in choices):
+        rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
+        stated |= _replaced_block(launch, axes, rest, next(c for c in choices if c not in rest))
     # `kit::threads` in a function that has `threads` of its own
     outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
@@ -197,10 +177,21 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         types=launch.types(),
         defaults={c.name: c.default for c in choices if isinstance(c.default, int)},
         results=_results(launch),
+        fixed=frozenset(constants) - own.keys(),
     )
 
 
-def _names_of(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
+def _replaced_block(
+    launch: HostLaunch, axes: Axes, others: Sequence[TunableConstant], choice: TunableConstant
+) -> dict[str, str]:
+    # what the source has is in place where the parameter is 0, in all that is computed from it
+    text = launch.site.block[0]
+    whole = translate(text, scope_of(launch, axes, others))
+    replaced = f"{choice.name} if {choice.name} else {whole}"
+    return {} if whole is None else {text: replaced, f"{text}.x": replaced}
+
+
+def source_names(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
     # what the source calls a parameter: its constant, what the launch states, a member of the block
     site = launch.site
     parameters = [parameter.name for parameter in launch.kernel.template]
@@ -230,93 +221,6 @@ def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
         if text not in definitions:
             return
         text = definitions[text]
-
-
-def _block_limit(launch: HostLaunch, proposals: Proposals) -> TunableConstant | None:
-    # what a block may have at most, where sizes decide what it has
-    if launch.block or launch.is_guessed:
-        return None
-    return next((c for c in proposals.choices if c.is_block and c.axis == 0), None)
-
-
-def _limited_draft(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
-    drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
-    limit = _block_limit(launch, proposals)
-    if limit is None or drafted.block is None or _most_threads(drafted, {limit.name: 1}) == 1:
-        return drafted
-    whole = launch_draft(launch, axes, proposals.instance).block or ()
-    return replace(drafted, block=(f"min({', '.join((*whole, limit.name))})",))
-
-
-def _most_threads(drafted: LaunchDraft, parameters: Mapping[str, int]) -> int | None:
-    # of the block, whatever the sizes; None where nobody can say
-    if drafted.block is None or len(drafted.block) != 1:
-        return None
-    try:
-        extent = Expression.parse(drafted.block[0])
-        most = extent.evaluate(dict.fromkeys(extent.names, _LARGE_SIZE) | dict(parameters))
-    except ExpressionError:
-        return None
-    return most if isinstance(most, int) and most < _LARGE_SIZE else None
-
-
-def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
-    """Leave out what a number of the launch comes from, or may come from, and does not follow."""
-    choices, limit = proposals.choices, _block_limit(launch, proposals)
-    unproved: dict[str, str] = {}
-    if limit is not None:
-        most = _most_threads(launch_draft(launch, axes, proposals.instance), {})
-        if most is None or most not in block_sizes(most):
-            unproved[limit.name] = "the block"
-        elif most != limit.default:
-            # `min(warps, 32) * 32` is a limit of 1,024
-            larger = replace(limit, default=most, values=block_sizes(most))
-            choices = tuple(larger if choice is limit else choice for choice in choices)
-    drafted = _limited_draft(launch, axes, replace(proposals, choices=choices))
-    unproved |= {c.name: what for c in choices if (what := _what_stays(c, launch, drafted))}
-    extents = [c.name for c in choices if c.axis is not None]
-    if reason := next((unproved[name] for name in extents if name in unproved), None):
-        # the extents of a block stand in one bound of the kernel
-        unproved = dict.fromkeys(extents, reason) | unproved
-    left = [
-        f"{c.origin or c.name} = {c.default} is left out: {unproved[c.name]} of the launch may "
-        "come from it, and nothing shows how"
-        for c in choices
-        if c.name in unproved
-    ]
-    choices = tuple(c for c in choices if c.name not in unproved)
-    return replace(proposals, choices=choices, left=(*proposals.left, *left))
-
-
-def _what_stays(choice: TunableConstant, launch: HostLaunch, drafted: LaunchDraft) -> str:
-    site, names, shared = launch.site, {*_names_of(choice, launch)}, drafted.shared_memory
-    for what, texts, expressions in (
-        ("the grid", site.grid, drafted.grid),
-        ("the block", site.block, drafted.block),
-        ("the shared memory", (site.shared,), (shared,) if shared else None),
-    ):
-        if not expressions or launch.is_guessed:
-            continue
-        told, size = " ".join(expressions), choice.default
-        behind = names_behind(texts, launch.definitions)
-        text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
-        comes_from = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
-        if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
-            # of a tile the grid may have the number
-            is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
-            comes_from |= bool(is_there) and not re.search(
-                "unroll|stage|depth|pipeline", choice.name
-            )
-        elif what == "the block":
-            comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
-        elif what == "the shared memory" and told.isdigit() and told != "0":
-            # as the number that it is there, or unseen behind a bare number of bytes
-            comes_from |= choice.axis is not None or (
-                choice.origin is not None and str(size) in re.findall(r"\d+", launch.expand(text))
-            )
-        if comes_from and choice.name not in IDENTIFIER.findall(told):
-            return what
-    return ""
 
 
 def _results(launch: HostLaunch) -> dict[str, Translation]:
@@ -371,6 +275,21 @@ def launch_draft(
     shared = translate(site.shared, own)
     grid = _extents(site.grid, scope, choices, tiles, bare)
     block = _extents(site.block, scope, choices, _warps(launch, choices))
+    for key, drafted, texts in (
+        ("grid", grid, site.grid),
+        ("shared_memory", shared, (site.shared,)),
+    ):
+        behind = names_behind(texts, launch.definitions)
+        follows = [
+            c.name
+            for c in choices
+            if c.is_block
+            or c.axis is not None
+            or behind & {*source_names(c, launch)}
+            or (c.divides_grid and key == "grid")
+        ]
+        if drafted is None and follows:
+            hints[key] = f"{hints.get(key, '')}, which follows {', '.join(follows)}"
     return LaunchDraft(name, grid, block, shared, hints)
 
 
@@ -379,7 +298,7 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     origins = {c.origin: c for c in choices if c.origin is not None and type(c.default) is int}
     found: dict[int, str] = {}
     constants = {c.name: c.value for c in launch.source.constants if c.name not in origins}
-    for match in _TILE.finditer(launch.source.masked, *launch.kernel.body):
+    for match in TILE.finditer(launch.source.masked, *launch.kernel.body):
         text = match[1] or match[2]
         factors = re.findall(r"\w+", IDENTIFIER.sub(lambda m: constants.get(m[0], m[0]), text))
         own = [origins[name] for name in factors if name in origins]
@@ -435,7 +354,8 @@ def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) 
     literals = {
         choice.default: choice.name
         for choice in sized
-        if (choice.is_block or choice.axis == axis) and isinstance(choice.default, int)
+        if (choice.is_block or choice.axis == axis) and choice.default
+        if isinstance(choice.default, int)
     }
     # and one that equals what a thread does is what a thread does
     for choice in choices:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from tuner.extensions.draft.accesses import Access, accesses_of, split_at
-from tuner.extensions.draft.choices import PER_THREAD, Names, Proposals, TunableConstant
+from tuner.extensions.draft.array_access import Access, own_arrays, split_at
+from tuner.extensions.draft.choices import PER_THREAD, WARP, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
@@ -19,7 +22,7 @@ from tuner.source.kernels import dtype_of
 from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
 
 # what the parameters are called
-WORK = frozenset(("vec", "items", "unroll"))
+WORK = frozenset(("vec", "streaming", "items", "unroll"))
 _LOAD_BYTES = 16
 _UNROLLS = (0, 2, 4, 8)
 _ITEMS = (1, 2, 4, 8)
@@ -29,7 +32,6 @@ _TIED = re.compile(
     r"|cooperative_groups|cg)\b|\bcuda::barrier\b"
 )
 _SYNCED = re.compile(r"__sync|_sync\b|__shfl|\b__shared__\b|\bthis_thread_block\b")
-_WIDE = re.compile(r"reinterpret_cast|\b(?:float|int|uint|double|half|bfloat16|nv_bfloat16)[24]\b")
 _CONDITIONAL = frozenset(
     ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement",
      "switch_statement", "lambda_expression", "for_range_loop")
@@ -38,7 +40,16 @@ _INDEX = frozenset(
     ("blockIdx.x*B+threadIdx.x", "B*blockIdx.x+threadIdx.x", "threadIdx.x+blockIdx.x*B",
      "threadIdx.x+B*blockIdx.x")
 )  # fmt: skip
+_WRAPPED = re.compile(r"(\w+)\s*%\s*(\w+)")
 _STRIDE = frozenset(("B*gridDim.x", "gridDim.x*B"))
+# where threads begin, and how far they go: those of a block, of a warp, of two extents
+_ROWS = frozenset((
+    ("threadIdx.x", "B"), ("threadIdx.x", "W"), ("threadIdx.x%W", "W"), ("threadIdx.x&31", "W"),
+    *((first.replace("B", row), stride.replace("B", row)) for row in "BW"
+      for first in ("B*threadIdx.y+threadIdx.x", "threadIdx.y*B+threadIdx.x",
+                    "threadIdx.x+B*threadIdx.y", "threadIdx.x+threadIdx.y*B")
+      for stride in ("B*blockDim.y", "blockDim.y*B")),
+))  # fmt: skip
 
 
 def with_loops(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
@@ -74,17 +85,23 @@ class _Loops:
         if body is None or body.has_error:
             return None
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
-        own = launch.source.masked[slice(*kernel.body)]
         named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
-        width = named or _WIDE.search(own) is not None
         scope = scope_of(launch, axes, ())
         found = tuple(
             one if one.exact else replace(one, reads=True, writes=True)
-            for one in accesses_of(launch.source, kernel, launch.types())
+            for one in accesses_of(
+                launch.source, kernel, launch.types(), own_arrays(launch.source, kernel)
+            )
         )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
-        reader = cls(launch, scope, body, found, frozenset(blocks), width, unrolled, ())
-        return replace(reader, sites=(*reader.loops(), *reader.guards()))
+        reader = cls(launch, scope, body, found, frozenset(blocks), False, unrolled, ())
+        width = named or any(one.is_wide for one in reader.handed)
+        return replace(reader, has_width=width, sites=(*reader.loops(), *reader.guards()))
+
+    @property
+    def handed(self) -> Iterator[Access]:
+        names = {parameter.name for parameter in self.launch.kernel.parameters}
+        return (access for access in self.accesses if access.array in names)
 
     def text(self, node: Node | None) -> str:
         return fold(text_of(node, self.launch.source.masked))
@@ -100,9 +117,11 @@ class _Loops:
             text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
         text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
         text = re.sub(r"static_cast<[^<>]*>|[\s()]", "", text)
-        return re.sub(
+        text = re.sub(
             "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
         )
+        named = (n for n in IDENTIFIER.findall(text) if self.launch.value(n) == str(WARP))
+        return re.sub("|".join([rf"\b{WARP}\b", *map(r"\b{}\b".format, named)]), "W", text)
 
     def loops(self) -> Iterator[VectorSite]:
         for node in walk(self.body):
@@ -121,7 +140,7 @@ class _Loops:
             first = self.normal(self.text(value), node.start_byte)
             stride = self.normal(self.text(step), node.start_byte)
             over_grid = first in _INDEX and stride in _STRIDE
-            if limited and (over_grid or (first == "threadIdx.x" and stride == "B")):
+            if limited and (over_grid or (first, stride) in _ROWS):
                 yield VectorSite(
                     variable,
                     self.text(part(initial, "type")),
@@ -202,6 +221,23 @@ class _Loops:
         # arrays of a thread's own have room for as many elements as it has now
         return not self.counts(site)
 
+    @property
+    def is_over_grid(self) -> bool:
+        """Whether any number of blocks does all there is to do, with no result for each of them."""
+        if not self.sites or not all(site.over_grid for site in self.sites):
+            return False
+        masked, (start, end) = self.launch.source.masked, self.launch.kernel.body
+        known = self.values_at(end)
+        own = [name for name, text in known.items() if self.normal(text, end) in _INDEX]
+        for site in self.sites:
+            for first, last in site.scaled:
+                masked = masked[:first] + " " * (last - first) + masked[last:]
+        for name in own:
+            masked = re.sub(rf"\b{name}\s*=[^;]*", lambda match: " " * len(match[0]), masked)
+        return not re.search(
+            "|".join([r"\bblockIdx\b", *map(r"\b{}\b".format, own)]), masked[start:end]
+        )
+
     def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
         outside = self.launch.source.masked[self.body.start_byte : site.body[0]]
@@ -224,6 +260,7 @@ class _Loops:
         edits: list[Edit] = []
         constraints: dict[str, None] = {}
         smallest: list[int] = []
+        is_once = False
         for site in self.sites:
             limit = self.multiple(site.limit, site.body[0])
             packs = [*self.packs(site)]
@@ -233,11 +270,13 @@ class _Loops:
             for pack in packs:
                 constraints |= dict.fromkeys(pack.multiples)
                 smallest.append(pack.bytes_each)
+                is_once |= pack.is_once
             edits += find_vector_edits(site, packs, hole, self.launch.source.masked, self.type_name)
         if not smallest:
             return
         at = self.launch.kernel.span[0]
-        edits.append(Edit(at, at, VECTOR_TYPE.format(name=self.type_name)))
+        streaming = names.of("streaming") if is_once else ""
+        edits.append(Edit(at, at, vector_type(self.type_name, streaming)))
         most = _LOAD_BYTES // min(smallest)
         values = tuple(v for v in (1, 2, 4, 8, 16) if v <= most)
         line = LineIndex(self.launch.source.masked).at(self.sites[0].declared[0])
@@ -248,10 +287,13 @@ class _Loops:
                 default=1,
                 note=f"elements of one load, in the loop of line {line}",
                 edits=tuple(edits),
-                divides_grid=any(site.over_grid for site in self.sites),
+                divides_grid=any(site.guarded for site in self.sites) or self.is_over_grid,
                 constraints=tuple(f"{text} % {name} == 0" for text in constraints),
                 is_work=True,
             )
+        if len(values) > 1 and is_once:
+            note = "1: what blocks touch once, and no other, goes past what the caches keep"
+            yield TunableConstant(streaming, (0, 1), 0, note, (), is_work=True)
 
     @property
     def type_name(self) -> str:
@@ -287,9 +329,10 @@ class _Loops:
             multiples = self.alignment_terms(first.index, site)
             if not (all(certain) if written else certain[0]) or multiples is None:
                 continue
-            pointer = next(p for p in self.launch.kernel.parameters if p.name == array)
-            dtype = dtype_of(pointer.c_type, self.launch.types())
-            if dtype is not None:
+            handed = (p for p in self.launch.kernel.parameters if p.name == array)
+            pointer = next(handed, None)
+            dtype = None if pointer is None else dtype_of(pointer.c_type, self.launch.types())
+            if pointer is not None and dtype is not None:
                 reads, spans = (
                     # `x[i] = x[i] * a` reads after it names what it writes
                     any(access.reads for access, _ in found),
@@ -299,18 +342,28 @@ class _Loops:
                     f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
                     pointer.c_type, self.text(element), spans, reads, written,
                     DTYPE_BYTES[dtype], multiples,
+                    # a row of weights is read by every block
+                    "%" not in first.index and (site.over_grid or bool(multiples)),
                 )  # fmt: skip
 
     def alignment_terms(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
         terms = [term for text in terms_of(index) for term in self.follow_term(text, site)]
-        if sum(term == site.variable for term in terms) != 1:
+        # `i % columns` begins at a multiple where there are so many columns
+        wraps = [wrap for term in terms if (wrap := _WRAPPED.fullmatch(term))]
+        wraps = [wrap for wrap in wraps if wrap[1] == site.variable]
+        if len(wraps) + sum(term == site.variable for term in terms) != 1:
             return None
         found = []
         for term in terms:
             if term in (site.variable, "0"):
                 continue
-            if site.variable in IDENTIFIER.findall(term):
+            if wraps and term == wraps[0][0]:
+                if (size := self.multiple(wraps[0][2], site.body[0])) is None:
+                    return None
+                found.append(size)
+                continue
+            if re.search(rf"(?<![\w.]){site.variable}\b", term):
                 return None
             sizes = (self.multiple(factor, site.body[0]) for factor in factors_of(term))
             known = [size for size in sizes if size is not None]
@@ -333,6 +386,12 @@ class _Loops:
     def items(self, names: Names) -> Iterator[TunableConstant]:
         guarded = [site for site in self.sites if site.guarded]
         masked = self.launch.source.masked
+        if not guarded and self.is_over_grid:
+            # the loop does as much more, and the source says so for each config
+            at, name = self.launch.kernel.span[0], names.of("items")
+            said = Edit(at, at, f"// @{{ {name} }}@ times as much for each block\n")
+            yield self.more_items(name, (said,))
+            return
         own = masked[slice(*self.launch.kernel.body)]
         if self.has_width or not guarded or _SYNCED.search(own) or own.count("blockIdx.x") != 1:
             return
@@ -361,19 +420,16 @@ class _Loops:
         hole = f"@{{ {name} }}@"
         loop = f"for (int {item} = 0; {item} < {hole}; ++{item}) {{"
         end = self.body.end_byte - 1
-        yield TunableConstant(
-            name=name,
-            values=_ITEMS,
-            default=1,
-            note="blocks of the source that one block stands for",
-            edits=(
-                Edit(first, first, f" {loop}\n" if first > start else f"  {loop}\n"),
-                Edit(at, at + len("blockIdx.x"), f"(blockIdx.x * {hole} + {item})"),
-                Edit(end, end, "}\n"),
-            ),
-            divides_grid=True,
-            is_work=True,
+        edits = (
+            Edit(first, first, f" {loop}\n" if first > start else f"  {loop}\n"),
+            Edit(at, at + len("blockIdx.x"), f"(blockIdx.x * {hole} + {item})"),
+            Edit(end, end, "}\n"),
         )
+        yield self.more_items(name, edits)
+
+    def more_items(self, name: str, edits: tuple[Edit, ...]) -> TunableConstant:
+        note = "blocks of the source that one block stands for"
+        return TunableConstant(name, _ITEMS, 1, note, edits, divides_grid=True, is_work=True)
 
     def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
         masked, lines = self.launch.source.masked, LineIndex(self.launch.source.masked)
@@ -382,7 +438,7 @@ class _Loops:
             if node.type != "for_statement" or self.is_constant(node):
                 continue
             above = masked[: node.start_byte].rstrip()
-            touches = any(node.start_byte <= a.at < node.end_byte for a in self.accesses)
+            touches = any(node.start_byte <= a.at < node.end_byte for a in self.handed)
             inner = any(n.type == "for_statement" for n in walk(node) if n != node)
             row = above[above.rfind("\n") + 1 :]
             if touches and not inner and "#pragma" not in row and not row.rstrip().endswith(")"):
@@ -408,10 +464,10 @@ class _Loops:
 
 
 def _is_conditional(node: Node, body: Span) -> bool:
-    for around in ancestors(node):
+    for inside, around in pairwise((node, *ancestors(node))):
         if around.start_byte < body[0] or around.end_byte > body[1]:
             return False
-        if around.type in _CONDITIONAL:
+        if around.type in _CONDITIONAL and inside != part(around, "condition"):
             return True
         operator = part(around, "operator")
         if operator is not None and operator.text in (b"&&", b"||"):
@@ -430,101 +486,3 @@ def terms_of(text: str) -> list[str]:
     if len(pieces) == 1:
         return pieces
     return [term for piece in pieces for term in terms_of(piece)]
-
-
-@dataclass(frozen=True, slots=True)
-class VectorSite:
-    """Code that runs once for each element: `body`, of the variable that `declared` names.
-
-    `header` is where else the variable is named before the body; `scaled` are the texts that count
-    in elements.
-    """
-
-    variable: str
-    c_type: str
-    declared: Span
-    header: Span
-    scaled: tuple[Span, ...]
-    body: Span
-    braced: bool
-    limit: str
-    over_grid: bool
-    guarded: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """Elements of one array that are loaded or stored at once, wherever `spans` name one."""
-
-    name: str
-    c_type: str
-    element: str
-    spans: tuple[Span, ...]
-    reads: bool
-    writes: bool
-    bytes_each: int
-    multiples: tuple[str, ...]
-
-
-VECTOR_TYPE = """template <typename T, int N>
-struct alignas(sizeof(T) * N) {name} {{
-  T values[N];
-}};
-
-"""
-
-
-def find_vector_edits(
-    site: VectorSite, packs: Sequence[Pack], hole: str, masked: str, kind: str
-) -> Iterator[Edit]:
-    """Yield the edits that give a thread so many neighbours as the hole says, in `kind`s."""
-    variable, first, lane = site.variable, f"{site.variable}_first", f"{site.variable}_lane"
-    for match in re.finditer(rf"(?<![\w.]){variable}\b", masked[slice(*site.header)]):
-        at = site.header[0] + match.start()
-        if not any(start <= at < end for start, end in site.scaled):
-            yield Edit(at, at + len(variable), first)
-    yield Edit(*site.declared, first)
-    for start, end in site.scaled:
-        text = masked[start:end]
-        simple = re.fullmatch(r"[\w.]+", text)
-        yield Edit(start, start, "" if simple else "(")
-        yield Edit(end, end, f" * {hole}" if simple else f") * {hole}")
-    loads, stores = [], []
-    for pack in packs:
-        vector = f"{kind}<{pack.c_type}, {hole}>"
-        place = re.sub(rf"(?<![\w.]){variable}\b", first, pack.element)
-        if pack.reads:
-            const = "" if pack.writes else "const "
-            read = f"*reinterpret_cast<const {vector}*>(&{place})"
-            loads.append(f"{const}{vector} {pack.name} = {read};")
-        else:
-            loads.append(f"{vector} {pack.name};")
-        if pack.writes:
-            stores.append(f"*reinterpret_cast<{vector}*>(&{place}) = {pack.name};")
-        for span in pack.spans:
-            yield Edit(*span, f"{pack.name}.values[{lane}]")
-    row = masked[masked.rfind("\n", 0, site.declared[0]) + 1 : site.declared[0]]
-    margin = " " * (len(row) - len(row.lstrip()))
-    inside = margin if site.guarded and not site.braced else f"{margin}  "
-    loop = [
-        *loads,
-        "#pragma unroll",
-        f"for (int {lane} = 0; {lane} < {hole}; ++{lane}) {{",
-        f"  const {site.c_type.removeprefix('const ')} {variable} = {first} + {lane};",
-    ]
-    start, end = site.body
-    wrapped = not site.braced and not site.guarded
-    single = not site.braced and masked[end - 1 : end] == ";"
-    opened = "{" if wrapped or (single and site.guarded) else ""
-    begin = start + 1 if site.braced else start
-    stop = end - 1 if site.braced else end
-    closed = "}" if opened else ""
-    rows = "\n".join(text if text.startswith("#") else f"{inside}{text}" for text in loop)
-    after = "" if masked[begin : begin + 1] == "\n" else f"\n{inside}  "
-    yield Edit(begin, begin, f"{opened}\n{rows}{after}")
-    last = "\n".join(f"{inside}{text}" for text in ["}", *stores])
-    before = masked[:stop].rstrip(" ")
-    lead = "" if before.endswith("\n") else "\n"
-    last = last if lead else last[min(stop - len(before), len(inside)) :]
-    tail = f"\n{margin}{closed}" if closed else ("\n" if not site.braced else f"\n{margin}")
-    yield Edit(stop, stop, f"{lead}{last}{tail}")

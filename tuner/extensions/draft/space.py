@@ -11,9 +11,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tuner.extensions.draft.choices import MAX_THREADS, Proposals, TunableConstant
+from tuner.extensions.draft.constraints import conditions_kept, exact_divisions
 from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
-from tuner.extensions.draft.launches import Axes, LaunchDraft, exact_divisions, launch_draft
+from tuner.extensions.draft.launches import Axes, LaunchDraft, launch_draft
 from tuner.extensions.draft.tensor_maps import Handed
 from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
@@ -261,6 +262,7 @@ def _constraints(
     numbers = {c.name for c in choices if isinstance(c.default, int)}
     constraints = list(exact_divisions(launch, choices))
     constraints += [text for choice in choices for text in choice.constraints]
+    constraints += conditions_kept(launch, axes, choices, tuned)
     names = [extent for extent in tuned.block or () if not extent.isdigit()]
     limited = len(names) == 1 and names[0].startswith("min(") and any(c.is_block for c in choices)
     if tuned.block is not None and not limited and (len(names) > 1 or not {*names} <= numbers):

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.accesses import accesses_of
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import LineIndex

@@ -58,7 +58,8 @@ class Scope:
 
     `values` maps C++ text to names of the search space, `definitions` C++ names to C++ text;
     `literals` are numbers that stand for a parameter, `defaults` what parameters are in the source.
-    `results` are functions and macros that only compute something.
+    `results` are functions and macros that only compute something, `fixed` constants of the file: a
+    number of theirs stands for nothing else.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class Scope:
     types: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
     results: Mapping[str, Translation] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
 
 
 class _UntranslatableError(Exception):
@@ -135,6 +137,9 @@ class _ExpressionTranslator:
                     return str(LIMITS[name])
                 if name not in self.scope.definitions:
                     raise _UntranslatableError
+                stated = self.scope.definitions[name]
+                if name in self.scope.fixed and number(stated) is not None:
+                    return _write_expression(stated, replace(self.scope, literals={}), self.depth)
                 return _write_expression(self.scope.definitions[name], self.scope, self.depth + 1)
             case "parenthesized_expression":
                 return self.expression(node.named_children[0])
@@ -157,6 +162,8 @@ class _ExpressionTranslator:
                 if dtype is None:
                     raise _UntranslatableError
                 return str(DTYPE_BYTES[dtype] * lanes_of(name, self.scope.types))
+            case "field_expression" | "call_expression" if text in self.scope.definitions:
+                return _write_expression(self.scope.definitions[text], self.scope, self.depth + 1)
             case "subscript_expression" if match := _MOST_BLOCKS.search(text):
                 return str(2**31 - 1 if match[1] == "0" else 2**16 - 1)
             case "call_expression":

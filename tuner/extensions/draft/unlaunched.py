@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.accesses import accesses_of
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
 from tuner.source.syntax import number

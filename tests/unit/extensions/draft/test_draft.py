@@ -447,8 +447,8 @@ def test_blanks_in_comments_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("host", "values", "block"),
     [
-        ("k<<<1, std::min(n, 1024)>>>(x, n);", "[64, 128, 256, 512, 1024]", "min(n, block_size)"),
-        ("dim3 b(std::min<int>(n, 512)); k<<<1, b>>>(x, n);", None, "min(n, block_size)"),
+        ("k<<<1, std::min(n, 1024)>>>(x, n);", "[0, 64, 128, 256, 512, 1024]", "else min(n, 1024)"),
+        ("dim3 b(std::min<int>(n, 512)); k<<<1, b>>>(x, n);", None, "else min(n, 512)"),
         ("k<<<1, threads>>>(x, n);", "[64, 128, 256, 512, 1024]  # threads, line 4", "block_size"),
         ("switch (threads) { case 128: case 256: case 384: k<<<1, threads>>>(x, n); }",
          "[128, 256, 384]", "block_size"),

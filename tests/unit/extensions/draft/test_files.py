@@ -35,6 +35,10 @@ def test_with_a_reference_beside_the_kernel_nothing_is_left_to_fill_in(complete:
     assert load_definition(complete.space).spec.tuned[0].values == {"n": 1 << 18}
 
 
+CONFIG = "block_size: 256, min_blocks: 0, vec: 1, streaming: 0, items: 1, unroll: 0"
+DEFAULT = f"default: {{{CONFIG}}}"
+
+
 @pytest.mark.parametrize("text", ["import torch\n\ndef axpby(x): ...\n", ""])
 def test_a_file_of_the_kernels_name_that_is_no_reference_is_left_alone(
     kernel: Path, text: str
@@ -89,7 +93,7 @@ def test_a_lost_template_is_lifted_again_as_it_was(complete: Drafted) -> None:
     [
         {"  block_size: [": "  other: [1]\n  block_size: [", "default: {": "default: {other: 1, "},
         {"{block_size: 256,": "{block_size: 128,"},
-        {"default: {block_size: 256, min_blocks: 0, vec: 1, unroll: 0}": ""},
+        {DEFAULT: ""},
         {"- kernel: axpby": "- kernel: renamed"},
     ],
     ids=["another parameter", "another default", "no default", "a kernel that is not there"],

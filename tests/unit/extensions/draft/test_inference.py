@@ -192,7 +192,7 @@ def test_a_size_that_memory_is_asked_for_by_is_no_choice() -> None:
         "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < COUNT) x[i] = 1; }\n"
         "int main() { float* x; cudaMalloc(&x, COUNT * 4); k<<<COUNT / 64, 64>>>(x); }\n"
     )
-    assert made.parameters == ("block_size", "min_blocks", "vec", "items")
+    assert made.parameters == ("block_size", "min_blocks", "vec", "streaming", "items")
     assert "axes: [COUNT]  # fixed in the source: COUNT in line 1" in made.space_yaml
     assert "# COUNT = 4096 (line 1) is left out: it is a size of the problem" in made.space_yaml
 
@@ -537,3 +537,18 @@ def test_of_more_than_ten_sizes_the_last_that_nothing_follows_from_are_values() 
     assert f"axes: [n, {', '.join(names[:9])}]" in snippet(text).space_yaml
     assert argument(text, "m10") == "  - {name: m10, dtype: int32, value: 5}  # sure: line 4"
     assert "FILL IN: the value of m11; guessed: no axis" in argument(text, "m11")
+
+
+def test_inputs_of_mixed_structs_are_their_bytes() -> None:
+    made = draft(
+        parse_source(
+            "struct Box { double low[2]; float4 color; short kind; char tag; };\n"
+            "__global__ void k(float* y, const Box* in, Box* out, int n) {\n"
+            "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+            "  if (i < n) { y[i] = in[i].kind; out[i].kind = 1; }\n}\n"
+            "void f(float* y, Box* a, Box* b, int n) { k<<<n / 32, 32>>>(y, a, b, n); }\n",
+            Path("k.cu"),
+        )
+    )
+    assert "name: in, dtype: uint8, shape: [n, 48], role: input}" in made.space_yaml
+    assert "name: out, dtype: FILL_IN, shape: [n, 48]" in made.space_yaml

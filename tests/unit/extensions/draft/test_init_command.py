@@ -32,7 +32,7 @@ def test_it_writes_three_files_and_says_what_is_left_to_do(tune: Tune, kernel: P
         "wrote search_spaces/saxpy.yaml",
         "wrote templates/saxpy.cu.j2",
         "wrote saxpy.py",
-        "parameters: block_size, min_blocks, vec, items",
+        "parameters: block_size, min_blocks, vec, streaming, items",
         "to fill in (1):",
     ]
     assert "  saxpy.py:15: the body of reference(), in float64" in lines
@@ -45,7 +45,7 @@ def test_json_is_one_object_and_nothing_else(tune: Tune, kernel: Path) -> None:
     found = json.loads(tune("init", kernel, "--json").stdout)
     assert list(found) == ["kernel", "written", "kept", "parameters", "blanks", "next"]
     assert found["kernel"] == "saxpy"
-    assert found["parameters"] == ["block_size", "min_blocks", "vec", "items"]
+    assert found["parameters"] == ["block_size", "min_blocks", "vec", "streaming", "items"]
     assert found["kept"] == []
     (blank,) = found["blanks"]
     assert blank == {"file": "saxpy.py", "line": 15, "what": "the body of reference(), in float64"}

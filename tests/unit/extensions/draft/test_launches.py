@@ -55,7 +55,7 @@ def launch_of(made: Draft) -> dict[str, object]:
     return parse(made.space_yaml, made.space_path).data["launch"][0]
 
 
-TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec)"], "block": ["block_size"]}
+TWICE = {"grid": ["ceil_div(n // (block_size * 2), vec * items)"], "block": ["block_size"]}
 TEAM = "dim3 team(64, 2); int bytes = team.y > 1 ? team.y * sizeof(float) : 0;"
 TEAMS = SCALE.replace("if (i", "__shared__ float s[TEAMS]; s[0] = 0; if (i")
 TILES = "template <int TILE>" + WALK.replace("blockDim.x +", "TILE +")
@@ -79,7 +79,7 @@ SIZES = """struct Sizes {
         (f"#define TEAMS 4\n#define CREW (TEAMS * 32)\n{TEAMS}",
          "scale<<<(n + CREW - 1) / CREW, CREW>>>(y, x, n);", {"block": ["teams * 32"]}),
         (WALK, "const int blocks = 256; walk<<<blocks, 256>>>(y, x, n);",
-         {"grid": ["ceil_div(256, vec)"], "block": ["block_size"]}),
+         {"grid": ["ceil_div(256, vec * items)"], "block": ["block_size"]}),
         (RANK, "scale<<<(n + 127) / 128, 128>>>(y, x, n);", {"block": ["block_size"]}),
         ("enum { kCrew = 192 };\n" + SCALE.replace("blockDim.x", "kCrew"),
          "scale<<<(n + kCrew - 1) / kCrew, kCrew>>>(y, x, n);", {"block": ["crew"]}),
@@ -105,29 +105,11 @@ def test_a_block_is_no_parameter_where_a_bare_number_of_bytes_may_come_from_it()
     assert said in made.space_yaml
 
 
-CHOSEN = "const int warps = min((n + 63) / 64, {limit}); walk<<<64, {block}>>>(y, x, n);"
-
-
-@pytest.mark.parametrize(
-    ("limit", "block", "most", "launched"),
-    [
-        (32, "warps * 32", 1024, "min(min(ceil_div(n, 64), 32) * 32, block_size)"),
-        (512, "warps", 512, "min(ceil_div(n, 64), block_size)"),
-    ],
-)
-def test_the_limit_of_a_block_is_one_of_threads(
-    limit: int, block: str, most: int, launched: str
-) -> None:
-    made = drafted(WALK, CHOSEN.format(limit=limit, block=block))
-    assert launch_of(made)["block"] == [launched]
-    assert f"default: {{block_size: {most}," in made.space_yaml
-
-
-@pytest.mark.parametrize("block", ["warps * 48", "warps * 64"])
-def test_a_limit_is_no_parameter_where_the_block_has_no_such_most(block: str) -> None:
-    made = drafted(WALK, CHOSEN.format(limit=32, block=block))
-    assert "block_size" not in made.parameters
-    assert "is left out: the block of the launch may come from it" in made.space_yaml
+def test_a_block_with_a_limit_may_be_chosen_by_a_parameter() -> None:
+    host = "const int warps = min((n + 63) / 64, 32); walk<<<64, warps * 32>>>(y, x, n);"
+    whole = "min(ceil_div(n, 64), 32) * 32"
+    found = launch_of(drafted(WALK, host))
+    assert found["block"] == [f"block_size if block_size else {whole}"]
 
 
 @pytest.mark.parametrize("mark", ["__host__ __device__ constexpr", "ON_BOTH"])
@@ -199,3 +181,119 @@ def test_alternatives_of_an_if_are_those_of_the_build(
         made = draft_source(path, Path(), asked, compiler=lambda: compiler, force=True)
         assert made.space is not None
         assert re.search(rf"default: {{(build_)?crew: {default}", made.space.read_text())
+
+
+ROW_SUMS = """
+__global__ void sums(float* y, const float* x, int n) {
+  float s = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) s += x[blockIdx.x * n + i];
+  atomicAdd(&y[blockIdx.x], s);
+}
+"""
+PACKS = """
+#define TILE 1024
+#define CREW 256
+#define EACH 4
+__global__ void packs(float* y, const float* x, int n) {
+  const int base = blockIdx.x * TILE + threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < EACH; ++k) if (base + k * CREW < n) y[base + k * CREW] = x[base + k * CREW];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "block"),
+    [
+        ("int t = 512; if (n < 1024) t = 128;", "128 if n < 1024 else 512"),
+        ("int t; if (n < 1024) { t = 128; } else t = 512;", "128 if n < 1024 else 512"),
+        ("int t = 1024; if (t > n) t = n;", "min(1024, n)"),
+        ("int t = n; t = (t + 31) / 32 * 32; if (t > 512) t = 512;",
+         "min(ceil_div(n, 32) * 32, 512)"),
+    ],
+)  # fmt: skip
+def test_a_variable_that_several_lines_set_is_one_expression(host: str, block: str) -> None:
+    made = drafted(ROW_SUMS, f"{host} sums<<<w, t>>>(y, x, n);")
+    baseline = parse(made.space_yaml, made.space_path).data["baseline"]["launch"][0]
+    assert baseline["block"] == [block]
+
+
+@pytest.mark.parametrize(
+    "host", ["int t = 32; while (t < n) t *= 2;", "int t = 32; pick(&t);", "int t = 64; t++;"]
+)
+def test_a_variable_that_a_loop_or_another_function_sets_is_a_guess(host: str) -> None:
+    made = drafted(ROW_SUMS, f"{host} sums<<<w, t>>>(y, x, n);")
+    assert "guessed: the source says t" in made.space_yaml
+
+
+def test_a_block_that_a_condition_chooses_may_be_chosen_by_a_parameter() -> None:
+    made = drafted(ROW_SUMS, "int t = 512; if (n < 1024) t = 128; sums<<<w, t>>>(y, x, n);")
+    assert launch_of(made)["block"] == ["block_size if block_size else 128 if n < 1024 else 512"]
+    assert made.default["block_size"] == 0
+    assert "__launch_bounds__(@{ (block_size if block_size else 1024) }@" in made.template
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "constraint"),
+    [
+        (PACKS, "packs<<<(n + TILE - 1) / TILE, CREW>>>(y, x, n);", "tile == crew * each"),
+        (f"#define CREW 64\n{ROW_SUMS.replace('blockDim.x', 'CREW')}",
+         "if (n <= 8 * CREW) sums<<<w, CREW>>>(y, x, n);", "n <= 8 * crew"),
+        (PACKS.replace("const int", "static_assert(CREW * EACH == TILE, \"\"); const int"),
+         "packs<<<(n + TILE - 1) / TILE, CREW>>>(y, x, n);", "crew * each == tile"),
+        ("#define CREW 512\n" + ROW_SUMS.replace(
+            "float s", "using Sum = cub::BlockReduce<float, CREW>; float s"),
+         "int t = CREW; if (n < 999) t = 128; sums<<<w, t>>>(y, x, n);",
+         "(block_size if block_size else 128 if n < 999 else crew) <= crew"),
+    ],
+)  # fmt: skip
+def test_what_the_source_asks_of_its_constants_is_a_constraint(
+    text: str, host: str, constraint: str
+) -> None:
+    made = drafted(text, host)
+    assert constraint in parse(made.space_yaml, made.space_path).data["constraints"]
+
+
+def test_a_null_pointer_chooses_the_instance_that_it_chooses_in_the_source() -> None:
+    kernel = ROW_SUMS.replace("__global__", "template <bool Shifted> __global__")
+    host = "if (x != nullptr) sums<true><<<n, 64>>>(y, x, n); else sums<false><<<n, 64>>>(y, x, n);"
+    code = f"{kernel}void f(float* y, float* x, int n) {{ {host} }}\n"
+    made = draft(parse_source(code + "void g(float* y, int n) { f(y, nullptr, n); }", Path("k.cu")))
+    assert made.launched == "sums<false>"
+
+
+def test_what_is_computed_from_a_guessed_block_follows_it() -> None:
+    host = "const int crew = pick(n); walk<<<n / crew, crew, crew / 32 * sizeof(float)>>>(y, x, n);"
+    found = launch_of(drafted(WALK, host))
+    assert found["shared_memory"] == "block_size // 32 * 4"
+    assert found["grid"] == ["ceil_div(n // block_size, vec * items)"]
+
+
+@pytest.mark.parametrize(
+    ("host", "kept", "left"),
+    [
+        ("switch ((n + 63) / 64) { case 4: spans<4><<<w, 64>>>(y, x, n); }", "each", ""),
+        ("switch (pick(n)) { case 4: spans<4><<<w, 64>>>(y, x, n); }", "", "kEach = 4 is left out"),
+        ("void (*all[])(float*, const float*, int) = {&spans<2>, spans<4>};\n"
+         "all[w]<<<w, 64>>>(y, x, n);", "", "takes one of several"),
+    ],
+)  # fmt: skip
+def test_a_templates_number_follows_the_condition_that_chooses_it(
+    host: str, kept: str, left: str
+) -> None:
+    text = ROW_SUMS.replace("__global__", "template <int kEach> __global__").replace(
+        "sums", "spans"
+    )
+    text = text.replace("float s", "for (int k = 0; k < kEach; ++k) y[k * blockDim.x] = 0; float s")
+    made = drafted(text, host)
+    assert ("each" in made.parameters) is bool(kept)
+    assert left in made.space_yaml
+    if kept:
+        assert "ceil_div(n, 64) <= each" in made.space_yaml.replace("block_size", "64")
+
+
+def test_a_width_is_no_parameter_where_what_moves_it_has_its_own() -> None:
+    text = SCALE.replace("y[i] = 3 * x[i]", "((float4*)y)[i] = ((const float4*)x)[i]")
+    text = "#define VEC 4\n" + text.replace("if (i < n)", "if (i < n / VEC)")
+    made = drafted(text, "scale<<<(n / VEC + 63) / 64, 64>>>(y, x, n);")
+    assert "VEC = 4 (line 1) is left out: what moves it has a width of its own" in made.space_yaml

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.draft.drafting import Draft, draft
 from tuner.source import parse_source
 
+VEC = ("vec", "streaming")
 GUARDED = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
 ROWS = "for (int c = threadIdx.x; c < n; c += blockDim.x)"
 GRID = "for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += blockDim.x * gridDim.x)"
@@ -27,17 +29,17 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
 @pytest.mark.parametrize(
     ("body", "parameters"),
     [
-        (f"{GUARDED} if (i < n) y[i] = x[i];", ("block_size", "vec", "items")),
-        (f"{GUARDED} if (i >= n) return; y[i] = x[i];", ("block_size", "vec", "items")),
-        (f"{GUARDED} if (i < n) {{ float v = x[i]; y[i] = v; }}", ("block_size", "vec", "items")),
-        (f"{ROWS} y[blockIdx.x * n + c] = x[blockIdx.x * n + c];", ("block_size", "vec", "unroll")),
-        (f"{GRID} y[i] += x[i];", ("block_size", "vec", "unroll")),
+        (f"{GUARDED} if (i < n) y[i] = x[i];", ("block_size", *VEC, "items")),
+        (f"{GUARDED} if (i >= n) return; y[i] = x[i];", ("block_size", *VEC, "items")),
+        (f"{GUARDED} if (i < n) {{ float v = x[i]; y[i] = v; }}", ("block_size", *VEC, "items")),
+        (f"{ROWS} y[blockIdx.x * n + c] = x[blockIdx.x * n + c];", ("block_size", *VEC, "unroll")),
+        (f"{GRID} y[i] += x[i];", ("block_size", *VEC, "items", "unroll")),
         # a pair of neighbours: one of them begins at no multiple
-        (f"{GUARDED} if (i < n) y[i] = x[i] + x[i + 1];", ("block_size", "vec", "items")),
+        (f"{GUARDED} if (i < n) y[i] = x[i] + x[i + 1];", ("block_size", *VEC, "items")),
         # nothing that lies side by side
         (f"{GUARDED} if (i < n) y[i * 3] = x[i * 3];", ("block_size", "items")),
         # written for some elements alone
-        (f"{GRID} if (i % 2) y[i] = 1;", ("block_size", "unroll")),
+        (f"{GRID} if (i % 2) y[i] = 1;", ("block_size", "items", "unroll")),
         # what a thread has to itself, or waits for
         (f"{ROWS} y[threadIdx.x] += x[c];", ("block_size", "unroll")),
         (f"{ROWS} {{ y[c] = x[c]; __syncthreads(); }}", ("block_size", "unroll")),
@@ -67,7 +69,7 @@ def test_what_is_offered_follows_from_the_accesses(body: str, parameters: tuple[
 )
 def test_the_widest_config_compiles(compiler: NvrtcPool, body: str) -> None:
     made = drafted(body)
-    text = made.template.replace("//% if unroll\n", "").replace("//% endif\n", "")
+    text = re.sub(r"//%.*\n", "", made.template)
     for name, value in made.widest.items():
         text = text.replace(f"@{{ {name} }}@", str(value))
     done = compiler.submit(CompileRequest(text, ("k",), "sm_90a")).result()
@@ -79,9 +81,7 @@ def test_the_grid_is_as_much_smaller_and_the_sizes_are_multiples() -> None:
     text = drafted(f"{GUARDED} if (i < n) y[i] = x[i];").space_yaml
     assert 'grid: ["ceil_div(n, block_size * vec * items)"]' in text
     assert '  - "n % vec == 0"' in text
-    assert (
-        "default: {block_size: 256, min_blocks: 0, vec: 1, items: 1}  # the source as it is" in text
-    )
+    assert "default: {block_size: 256, min_blocks: 0, vec: 1, streaming: 0, items: 1}  #" in text
 
 
 def test_the_width_follows_from_the_smallest_element() -> None:
@@ -96,4 +96,4 @@ def test_a_kernel_that_has_its_width_gets_no_other() -> None:
 
 def test_what_an_assignment_names_and_reads_is_loaded() -> None:
     template = drafted(f"{GUARDED} if (i < n) y[i] = y[i] * 2 + x[i];").template
-    assert "y_i = *reinterpret_cast<const Vector<float, @{ vec }@>*>(&y[i_first]);" in template
+    assert "y_i = Vector<float, @{ vec }@>::load(&y[i_first]);" in template

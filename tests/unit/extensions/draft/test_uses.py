@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.accesses import Use, accesses_of
+from tuner.extensions.draft.array_access import Use
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.source import parse_source
 
 BUMP = "__device__ void bump(float* p, int i) { p[i] += 1.f; }\n"

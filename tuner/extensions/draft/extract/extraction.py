@@ -33,6 +33,7 @@ from tuner.extensions.draft.extract.unit import (
     qualify_names,
     select_items,
 )
+from tuner.extensions.draft.host_code import heads_of
 from tuner.extensions.draft.host_values import names_behind
 from tuner.model.errors import KernelError
 from tuner.source import parse_source
@@ -47,7 +48,6 @@ from tuner.source.facts import (
 )
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of
-from tuner.source.launches import heads_of
 from tuner.source.syntax import fold, listed
 from tuner.source.unsupported import require_arguments, require_body, require_closed
 

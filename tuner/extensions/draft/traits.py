@@ -46,13 +46,14 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
 
 
 def members_of(masked: str, c_type: str) -> Traits:
-    """Read one instance of a class template, such as `Pack<float>`."""
+    """Read a class, or one instance of a class template, such as `Pack<float>`."""
     match = _TEMPLATE.fullmatch(c_type.strip())
-    found = _class(masked, match[1]) if match is not None else None
-    if match is None or found is None:
+    found = _class(masked, match[1] if match is not None else c_type.strip())
+    if found is None:
         return Traits()
     names, body, start = found
-    passed = [fold(piece) for piece, _ in split_list(match[2], angles=True)]
+    pieces = split_list(match[2], angles=True) if match is not None else []
+    passed = [fold(piece) for piece, _ in pieces]
     known = dict(zip(names, passed, strict=False))
     types: dict[str, str] = {}
     numbers: dict[str, str] = {}
@@ -68,12 +69,12 @@ def members_of(masked: str, c_type: str) -> Traits:
 
 
 def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
-    head = rf"\btemplate\s*<([^{{}};]*)>\s*(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
+    head = rf"(?:\btemplate\s*<([^{{}};]*)>\s*)?\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
     match = re.search(head, masked)
     end = closing(masked, match.end()) if match is not None else None
     if match is None or end is None:
         return None
-    declared = (piece.partition("=")[0] for piece, _ in split_list(match[1], angles=True))
+    declared = (piece.partition("=")[0] for piece, _ in split_list(match[1] or "", angles=True))
     names = [fold(piece).split()[-1] for piece in declared]
     return names, masked[match.end() : end], match.end()
 

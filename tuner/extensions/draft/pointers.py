@@ -1,4 +1,4 @@
-"""What a kernel does with its arrays, and where: through offsets, casts, references, functions."""
+"""Follow a kernel's pointers to where its arrays are touched: offsets, casts, functions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tuner.extensions.draft.array_access import Access, OwnArray, name_of, split_at, unwrap_name
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span
@@ -59,92 +60,6 @@ _DECLARATORS = ("pointer_declarator", "reference_declarator", "array_declarator"
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _DECLARED = re.compile(r"\b(?:int|unsigned|auto|size_t|\w+_t|long)\s+(\w+)\s*[=;]")
 _LONGEST_CODE = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """A place where an array is touched; `index` counts its elements from the start.
-
-    Where it is not `exact`, whoever is handed the place may go on from there; `counts` are the
-    other things that are handed with it. `adds`: an atomic sum, whose terms come in any order.
-    `handed` names code that gets it and that is not in the file: with `assumed` its name alone says
-    what that does, else it is unknown.
-    """
-
-    array: str
-    index: str
-    bounds: tuple[Bound, ...]
-    at: int
-    line: int
-    loop_end: int = 0
-    exact: bool = True
-    reads: bool = True
-    writes: bool = False
-    counts: tuple[str, ...] = ()
-    adds: bool = False
-    handed: str = ""
-    assumed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What is done with one array, each with the first line that does it.
-
-    `handed` names code that gets it and that is not in the file: what that does is unknown.
-    `assumed` is set where only the name of such code says what it does.
-    """
-
-    read: int | None = None
-    written: int | None = None
-    handed: tuple[str, int] | None = None
-    assumed: bool = False
-
-    @classmethod
-    def of(cls, accesses: Sequence[Access]) -> Use:
-        known = [one for one in accesses if not one.handed or one.assumed]
-        unknown = [one for one in accesses if one.handed and not one.assumed]
-        handed = next(iter([*unknown, *(one for one in accesses if one.handed)]), None)
-        return cls(
-            next((one.line for one in known if one.reads), None),
-            next((one.line for one in known if one.writes), None),
-            (handed.handed, handed.line) if handed is not None else None,
-            assumed=handed is not None and not unknown,
-        )
-
-    @property
-    def role(self) -> str:
-        """The role that this makes sure, or the one that is safe where something is unknown."""
-        if self.handed is not None and not self.assumed:
-            return "inout"
-        if self.written is None:
-            return "input"
-        return "output" if self.read is None else "inout"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnArray:
-    """An array of one dimension that a kernel declares; `size` is "" where the launch says it."""
-
-    name: str
-    c_type: str
-    size: str
-
-
-def own_arrays(source: SourceFile, kernel: KernelFunction) -> tuple[OwnArray, ...]:
-    """List the arrays of one dimension in a kernel's body, in shared memory or its threads'."""
-    found = []
-    tree = parse_tree(source.masked)
-    around = tree.descendant_for_byte_range(kernel.body[0], kernel.body[1] - 1)
-    for node in walk(around) if around is not None else ():
-        name, parent = part(node, "declarator"), node.parent
-        if node.type != "array_declarator" or parent is None or name is None:
-            continue
-        whole = parent.parent if parent.type == "init_declarator" else parent
-        kind = part(whole, "type")
-        if name.type == "identifier" and kind is not None:
-            said = [fold(text_of(one, source.masked)) for one in (name, kind, part(node, "size"))]
-            found.append(OwnArray(name=said[0], c_type=said[1], size=said[2]))
-    return tuple(found)
 
 
 def accesses_of(
@@ -537,6 +452,7 @@ class _Reader:
             exact=place.unit is not None and not place.wanders,
             reads=reads,
             writes=writes,
+            is_wide=place.unit != "1",
         )
 
     def hand(self, node: Node, place: _Place, to: str) -> Access:
@@ -592,32 +508,6 @@ class _Words:
             return f"{name}_{self.function}" if name in self.own else name
 
         return unwrap_name(re.sub(r"(?<![\w.])[A-Za-z_]\w*", word, text))
-
-
-def unwrap_name(text: str) -> str:
-    """Drop the parentheses around a single name."""
-    match = re.fullmatch(r"\((\w+)\)", text)
-    return match[1] if match else text
-
-
-def name_of(node: Node | None) -> str:
-    """Give the last name of a callee or a declarator, without what is around it."""
-    while node is not None and node.type not in ("identifier", "field_identifier"):
-        plain = ("identifier", "field_identifier", "pointer_declarator", "array_declarator")
-        named = part(node, "name") or part(node, "field") or part(node, "declarator")
-        node = named or next((one for one in node.named_children if one.type in plain), None)
-    return node.text.decode() if node is not None and node.text is not None else ""
-
-
-def split_at(text: str, sign: str) -> list[str]:
-    """Split a text at a sign outside of brackets."""
-    pieces, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == sign and depth == 0:
-            pieces.append(text[start:at].strip())
-            start = at + 1
-    return [*pieces, text[start:].strip()]
 
 
 def _sum(offset: str, index: str) -> str:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner.source import parse_source
-from tuner.source.accesses import find_assignments
-from tuner.source.facts import SourceFile
-from tuner.source.launches import (
+from tuner.extensions.draft.host_code import (
     Allocation,
     allocations_in,
     calls_of,
     conditions_of,
     functions_of,
 )
+from tuner.source import parse_source
+from tuner.source.accesses import find_assignments
+from tuner.source.facts import SourceFile
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.accesses import Access, accesses_of
+from tuner.extensions.draft.array_access import Access
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.source import parse_source
 
 ARRAYS = "const float* x, float* y, int n, int m"

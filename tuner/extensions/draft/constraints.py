@@ -1,0 +1,220 @@
+"""What keeps parameters to what the source can do, and which of them its launch may not follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from tuner.extensions.draft.choices import (
+    PER_THREAD,
+    Proposals,
+    TunableConstant,
+    is_asked,
+    warp_threads,
+)
+from tuner.extensions.draft.host_values import HostLaunch, names_behind
+from tuner.extensions.draft.launches import (
+    TILE,
+    Axes,
+    LaunchDraft,
+    launch_draft,
+    scope_of,
+    source_names,
+)
+from tuner.extensions.draft.translate import Scope, translate
+from tuner.model.expressions import Expression
+from tuner.source.facts import IDENTIFIER
+from tuner.source.syntax import fold, listed
+
+_ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
+_THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
+_CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
+
+
+def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> Iterator[str]:
+    """Yield constraints for parameters that the source divides by one another without rest."""
+    origins = {choice.origin: choice for choice in choices if choice.origin is not None}
+    spans = launch.source.reachable([launch.kernel])
+    texts = [launch.source.masked[start:end] for start, end in spans]
+    texts += [*launch.site.grid, *launch.site.block, *launch.site.definitions.values()]
+    found = {
+        (match[1], match[2])
+        for text in texts
+        for match in re.finditer(r"\b([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)\b", text)
+        if match[1] in origins and match[2] in origins
+    }
+    for dividend, divisor in sorted(found):
+        a, b = origins[dividend], origins[divisor]
+        if isinstance(a.default, int) and isinstance(b.default, int) and a.default % b.default == 0:
+            yield f"{a.name} % {b.name} == 0"
+
+
+def conditions_kept(
+    launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant], tuned: LaunchDraft
+) -> Iterator[str]:
+    """Yield what the source asks of the parameters: asserts, the way to the launch, what fits."""
+    scope, own = scope_of(launch, axes, choices), {choice.name for choice in choices}
+    counted = replace(scope, values={**scope.values, **_asked_numbers(launch, choices)})
+    spans = launch.source.reachable([launch.kernel])
+    reached = "\n".join(launch.source.masked[start:end] for start, end in spans)
+    asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
+    # of several instances one for more does for fewer: `case 4:` of how many packs a row has
+    asked += [one.text.replace("==", "<=") for one in launch.conditions if one.holds]
+    asked += [
+        f"!({one.text})" for one in launch.conditions if not one.holds and "==" not in one.text
+    ]
+    for text in asked:
+        written = translate(text, counted)
+        if written is not None and own & {*IDENTIFIER.findall(written)}:
+            yield written
+    block = " * ".join(tuned.block or ())
+    for match in _CUB_THREADS.finditer(reached):
+        most = translate(match[1], scope)
+        named = {*IDENTIFIER.findall(most or "")}
+        if block and most and own & (named ^ {*IDENTIFIER.findall(block)}) and not named & {block}:
+            yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
+    yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
+    yield from _tile_products(choices, tuned)
+
+
+def _asked_numbers(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[str, str]:
+    # `case 4: row<4><<<...>>>`: of the number that the launch states in its template's arguments
+    stated = zip(launch.kernel.template, launch.site.template_arguments, strict=False)
+    asked = {p.name: text for p, text in stated if is_asked(launch, text)}
+    return {asked[c.origin]: c.name for c in choices if c.origin in asked}
+
+
+def _thread_tiles(
+    launch: HostLaunch, scope: Scope, choices: Sequence[TunableConstant], block: str
+) -> dict[str, str]:
+    """Map how threads are split, `threadIdx.x % (BN / TN)`, to what makes it all of the block.
+
+    That is "" where nothing shows what takes the rest.
+    """
+    sizes = {c.name: c.default for c in choices if c.origin is not None and type(c.default) is int}
+    text = launch.source.masked[slice(*launch.kernel.body)]
+    splits = {fold(match[1]) for match in _THREAD_SPLIT.finditer(text)}
+    written = ((split, translate(split, scope)) for split in sorted(splits))
+    own = {part: {*IDENTIFIER.findall(part)} for _, part in written if part is not None}
+    found: dict[str, str] = {}
+    for part, names in own.items():
+        if not names or not names <= sizes.keys() or len(launch.block) != 1 or part == block:
+            continue
+        each = Expression.parse(part).evaluate(sizes)
+        rest, left = divmod(launch.block[0], int(each)) if each else (0, 1)
+        others = {n: size for n, size in sizes.items() if n not in names and n not in block}
+        origins = {c.name: c.origin for c in choices}
+        takes = [name for name, size in others.items() if size == rest and "//" not in part]
+        takes += [
+            f"({a} // {b})"
+            for a, size in others.items()
+            for b, own_size in others.items()
+            if a != b and size == rest * own_size and re.search(rf"\*\s*{origins[b]}\b", text)
+        ]
+        whole = f"({part}) * {takes[0]} == {block}" if len(takes) == 1 else ""
+        found[part] = f"({part}) == {block}" if rest == 1 else whole
+        found[part] = "" if left else found[part]
+    return found
+
+
+def _tile_products(choices: Sequence[TunableConstant], tuned: LaunchDraft) -> Iterator[str]:
+    # a tile that is as large as its threads times what each of them does
+    numbers = [c for c in choices if c.origin is not None and type(c.default) is int]
+    block, grid = " ".join(tuned.block or ()), {*IDENTIFIER.findall(" ".join(tuned.grid or ()))}
+    for tile in numbers:
+        for threads in numbers:
+            rest = [c for c in numbers if c.name not in grid and c not in (tile, threads)]
+            sized = [c for c in rest if int(threads.default) * int(c.default) == tile.default]
+            if tile.name in grid and threads.name == block and len(sized) == 1:
+                yield f"{tile.name} == {threads.name} * {sized[0].name}"
+
+
+def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposals:
+    """Leave out what a number of the launch comes from, or may come from, and does not follow."""
+    choices = proposals.choices
+    unproved: dict[str, str] = {}
+    if launch_draft(launch, axes, proposals.instance).block is None:
+        # nothing to leave it to
+        unproved = {c.name: "the block" for c in choices if c.is_block and not c.default}
+    drafted = launch_draft(launch, axes, proposals.instance, choices)
+    scope = scope_of(launch, axes, choices)
+    kept = " ".join(conditions_kept(launch, axes, choices, drafted))
+    for name in _asked_numbers(launch, choices).values():
+        if name not in IDENTIFIER.findall(kept) and not PER_THREAD.fullmatch(name.upper()):
+            unproved[name] = "the choice"
+    stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
+    unproved |= {name: what for name, what in stays if what}
+    extents = [c.name for c in choices if c.axis is not None]
+    if reason := next((unproved[name] for name in extents if name in unproved), None):
+        # the extents of a block stand in one bound of the kernel
+        unproved = dict.fromkeys(extents, reason) | unproved
+    called = {c.name: c.name if (c.origin or "0").isdigit() else c.origin for c in choices}
+    left = [
+        f"{called[c.name]} = {c.default} is left out: {unproved[c.name]} of the launch may "
+        "come from it, and nothing shows how"
+        for c in choices
+        if c.name in unproved
+    ]
+    # a template's argument that the launch does not state stays its default
+    own = {parameter.name for parameter in launch.kernel.template}
+    defaults = [
+        replace(edit, text=edit.text.replace(f"@{{ {c.name} }}@", str(c.default).lower()))
+        for c in choices
+        if c.name in unproved and c.origin in own
+        for edit in c.edits
+    ]
+    edits = [edit for edit in defaults if "@{" not in edit.text]
+    # and the least blocks of a bound that went with one
+    gone = re.compile("|".join([r"(?!)", *map(r"\b{}\b".format, unproved)]))
+    choices = tuple(
+        c for c in choices if c.name not in unproved and not any(map(gone.search, c.constraints))
+    )
+    left = [*proposals.left, *left]
+    return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
+
+
+def _what_stays(
+    choice: TunableConstant,
+    launch: HostLaunch,
+    drafted: LaunchDraft,
+    scope: Scope,
+    choices: Sequence[TunableConstant],
+) -> str:
+    site, names, shared = launch.site, {*source_names(choice, launch)}, drafted.shared_memory
+    for what, texts, expressions in (
+        ("the grid", site.grid, drafted.grid),
+        ("the block", site.block, drafted.block),
+        ("the shared memory", (site.shared,), (shared,) if shared else None),
+    ):
+        if not expressions or launch.is_guessed:
+            continue
+        told, size = " ".join(expressions), choice.default
+        behind = names_behind(texts, launch.definitions)
+        text = " ".join([*texts, *(launch.definitions.get(name, "") for name in behind)])
+        comes_from = any(re.search(rf"(?<![\w.]){re.escape(name)}\b", text) for name in names)
+        # what the kernel has as a bare number says no name
+        if (choice.origin or "").isdigit() and what != "the shared memory":
+            tiles = TILE.findall(launch.source.masked, *launch.kernel.body)
+            is_tile = choice.origin in (number for pair in tiles for number in pair)
+            comes_from |= is_tile if what == "the grid" else size in launch.block
+        if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
+            # of a tile the grid may have the number
+            is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
+            comes_from |= bool(is_there) and not re.search(
+                "unroll|stage|depth|pipeline", choice.name
+            )
+        elif what == "the block":
+            told_of = _thread_tiles(launch, scope, choices, told)
+            open_parts = " ".join(part for part, said in told_of.items() if not said)
+            comes_from |= choice.name in IDENTIFIER.findall(open_parts)
+            comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
+        elif what == "the shared memory" and told.isdigit() and told != "0":
+            # as the number that it is there, or unseen behind a bare number of bytes
+            comes_from |= choice.axis is not None or (
+                choice.origin is not None and str(size) in re.findall(r"\d+", launch.expand(text))
+            )
+        if comes_from and choice.name not in IDENTIFIER.findall(told):
+            return what
+    return ""
