@@ -64,6 +64,8 @@ STEP_S, JUDGE_S = 70.0, 60.0
 PREPARE_S = 600.0
 # A run that is interrupted writes its session and ends.
 GRACE_S = 20.0
+# A file of this name in a problem's exchange ends its rounds.
+STOP = "stop"
 # How often a first kernel may be refused; a round counts for itself.
 MOST_REFUSED = 4
 NO_ANSWER, INTERRUPTED = 4, 130
@@ -99,7 +101,8 @@ def words_for(folder: Path, row: Row, device: str) -> list[str]:
 
 
 def can_run(folder: Path, row: Row) -> bool:
-    answered = "/round-" in row.request and is_answered(folder, row.request)
+    stopped = (folder / EXCHANGE / STOP).exists()  # by whoever wants what there is judged
+    answered = "/round-" in row.request and (stopped or is_answered(folder, row.request))
     return row.state in ("ready", "cut", "tuned") or (row.state == "asks" and answered)
 
 
@@ -123,7 +126,7 @@ def advance(folder: Path, row: Row, call: Call) -> None:
 
 def run_step(folder: Path, row: Row, call: Call) -> None:
     """Run `tune` once for a problem, and say in its row where that led."""
-    stop = folder / EXCHANGE / "stop"
+    stop = folder / EXCHANGE / STOP
     if row.gpu_s >= call.gpu_s - FINALS_S:
         stop.touch()
     limit_s = min(call.left_s, max(call.gpu_s - row.gpu_s, FINALS_S))
@@ -284,7 +287,7 @@ def main() -> None:
     parser.add_argument("--time-s", type=float, default=540.0, help="what this call may take")
     parser.add_argument("--unpack", type=Path, metavar="FILE", help="begin with what was packed")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="a .tar.xz for another machine")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.unpack:
         unpack(given.unpack, given.state)
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
