@@ -249,6 +249,8 @@ def _notes(data: ReportData, peers: Sequence[PeersOn]) -> list[str]:
     lines = [
         _describe_gaps(data),
         *(() if data.results else why_none),
+        *search.undecided_lines(data),
+        *(f"refused        {line}" for line in search.refused_lines(data)),
         f"verification   {summary.verdict(data)}" if data.evaluator and data.results else "",
         f"accuracy       {off}" if (off := summary.accuracy(data)) else "",
         *summary.strength_lines(data),
@@ -259,8 +261,6 @@ def _notes(data: ReportData, peers: Sequence[PeersOn]) -> list[str]:
         *search.space_lines(data),
         *search.never_worked_lines(data),
         *search.early_end_lines(data),
-        *search.undecided_lines(data),
-        *(f"refused        {line}" for line in search.refused_lines(data)),
         *(f"bits           {line}" for line in (bits_lines(data) if keeps_bits else ())),
         *(f"surroundings   {line}" for line in surroundings_lines(data)),
         # What is proved; the report has them all.
