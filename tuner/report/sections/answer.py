@@ -13,7 +13,7 @@ from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.data import ReportData, roofline_of
 from tuner.report.formatting import percent, ratio, significance
-from tuner.report.sections.search import SourceDiff, code_diff
+from tuner.report.sections.search import SourceDiff, code_diff, refused_lines
 from tuner.report.sections.summary import Headline, Tone, failures, of_winners
 
 # Where the middle workload reaches more of the streaming rate, little is left to gain.
@@ -114,6 +114,8 @@ def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "Run the same command on a GPU, which times the configs.", ""
         return
     labels = [significance(one) for one in data.tuned or data.results]
+    if refused := next(refused_lines(data), ""):
+        yield f"Mend what is faster: {refused.partition(': ')[0]}, as Search says.", ""
     if "faster" in labels:
         yield "Put it to use:", f"tune export {session} --to DIR"
     if "too noisy to say" in labels:

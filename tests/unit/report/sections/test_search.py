@@ -27,6 +27,7 @@ from tuner.model.trial import (
 from tuner.report import charts
 from tuner.report.data import ReportData, fastest
 from tuner.report.html import render_report
+from tuner.report.sections.answer import next_steps
 from tuner.report.sections.search import (
     DIFF_LINES,
     REASON_LENGTH,
@@ -320,6 +321,8 @@ def test_a_faster_config_that_was_refused_in_the_end_is_told_with_the_reason():
     (line,) = refused_lines(data)
     assert line.startswith("r1 took 4.000 us on T=1 D=64 in the search and was refused in the end")
     assert line.endswith(": machine_code: early")
+    said, command = next_steps(data)[0]
+    assert (said, command) == (f"Mend what is faster: {line.split(': ')[0]}, as Search says.", "")
     alike = replace(fast, measurement=Measurement((8.9,), 20, 4, False))
     for none in (
         replace(data, checks=()),
