@@ -162,6 +162,7 @@ class Partial:
 
 def search_in_memory(plan, pools, evaluator):
     """Run the search of a plan with an evaluator; return what a session would have kept of it."""
+    from tuner.tuning.evaluator import KeptBits
     from tuner.tuning.run import SkippedWorkloads
     from tuner.tuning.search import Search
 
@@ -171,6 +172,7 @@ def search_in_memory(plan, pools, evaluator):
             plan=plan,
             session=notebook,
             evaluator=evaluator,
+            candidates=SimpleNamespace(kept=KeptBits()),
             tracker=Spectator(),
             pools=pools,
             skipped=SkippedWorkloads(notebook),

@@ -77,7 +77,7 @@ def test_whatever_a_problem_does_is_one_message(
     Path("problem.py").write_text(MODULE.format(**{**PLACES, **given}))
     result = CliRunner().invoke(cli, ["init", "problem.py"], prog_name="tune", color=True)
     assert result.exit_code == 2, (result.output, result.exception)
-    assert re.search(f"^Error: problem.py.*{told}", result.stderr), result.stderr
+    assert re.search(f"^Error: problem.py.*{told}", result.stderr, re.MULTILINE), result.stderr
     assert len(re.findall("^Error: ", result.stderr, re.MULTILINE)) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["problem.py"]
 

@@ -216,6 +216,6 @@ def test_whatever_a_reference_does_is_one_message_of_a_check(
     path.write_text(f"{top}\n{head}{function}    {within or 'pass'}\n{rest}{PRINTING}")
     result = tune("check", "scale.yaml", *words)
     assert result.exit_code == 2, (result.output, result.exception)
-    assert re.search(f"^Error: scale.py{told}", result.stderr), result.stderr
+    assert re.search(f"^Error: scale.py{told}", result.stderr, re.MULTILINE), result.stderr
     assert len(re.findall("^Error: ", result.stderr, re.MULTILINE)) == 1
     assert capfd.readouterr() == ("", "")

@@ -68,11 +68,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     """Two rounds: of mistakes that are repaired, and of what the model learns from the first."""
 
     def second(request: Request) -> str:
-        got = re.findall(r"got x(\d+\.\d+)", request.last)
         finding = re.search(r"^1\. \[(\w+)", request.last, re.MULTILINE)
-        assert got and finding is not None, request.last
+        assert finding is not None, request.last
         hypothesis = f"it is the {finding[1]}"
-        return planned(float(got[-1]), hypothesis=hypothesis, base="initial", reference="r1")
+        return planned(0.5, hypothesis=hypothesis, base="initial", reference="r1")
 
     bench = Bench(tmp_path_factory.mktemp("agent") / "project")
     script = [*(step for _, step, _ in FIRST_ROUND), second, good(8)]
@@ -120,18 +119,14 @@ def test_a_round_reads_what_came_of_the_one_before(played: Played) -> None:
     bench, chats = played.bench, played.server.chats
     assert "Nothing was tried before this round." in chats[0].last
     request = chats[len(FIRST_ROUND)].last
-    outcome = bench.records()[0].outcome
-    assert outcome is not None and outcome.over_base is not None
-    told = re.search(r"expected time x0.30 on all workloads, got x(\d+\.\d+)", request)
-    assert told is not None
-    assert float(told[1]) == pytest.approx(1 / outcome.over_base, abs=0.006)
-    assert "round 1 -> r1: add fewer pieces" in request
+    assert "round 1 -> r1: add fewer pieces\n  ran correctly" in request
+    assert " got x" not in request, "a CPU's times tell nothing"
     assert "kPieces = 64" in request
     assert "Choose the candidate to build on, `base`" in request
     assert "# Candidate initial" in chats[-1].last, "what the briefing has not shown in full"
     _, idea = (event.idea for event in bench.events(Planned))
     assert f"\n1. [{idea.hypothesis.removeprefix('it is the ')}" in request
-    assert idea.expectations[0].factor == float(told[1])
+    assert idea.expectations[0].factor == 0.5
     # A server can cache what all rounds begin with.
     assert len({json.dumps([chat.messages[:2], chat.body["tools"]]) for chat in chats}) == 1
 
@@ -140,12 +135,12 @@ def test_the_end_tells_what_every_round_came_to_and_nothing_the_key(played: Play
     bench, out = played.bench, played.ended.out
     for number in (1, 2):
         assert re.search(
-            rf"^round {number}        on initial, add fewer pieces: \d+\.\d\dx over the baseline$",
+            rf"^round {number}        on initial, add fewer pieces: ran correctly$",
             out,
             re.MULTILINE,
         )
     assert re.search(r"^tokens         [\d,]+ read \([\d,]+ of them cached\), ", out, re.M)
-    assert "95 % interval" in out
+    assert "which config is fastest, a GPU has to say" in out
     assert KEY not in out + played.ended.err
     left = bench.bytes_of_all_files()
     assert KEY.encode() not in left

@@ -50,7 +50,7 @@ def test_a_run_is_carried_from_answer_to_answer(bench: Bench) -> None:
     assert second.code == 4, second.err
     assert "round-02" in second.err
     result = bench.root / "exchange/round-01/result.md"
-    assert "its default config took" in result.read_text("utf-8")
+    assert "its default config ran on N=1000" in result.read_text("utf-8")
     carry(bench)
     rounds = bench.root / "exchange/round-02"
     write(rounds / "a", template_of(4))
