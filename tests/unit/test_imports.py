@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 46_955,
+    "core": 46_980,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,

@@ -88,6 +88,13 @@ def pieces(xp: Any, size: int) -> Iterator[slice]:
     return (slice(start, start + length) for start in range(0, size, length))
 
 
+def multiply(xp: Any, values: Array, draw: Callable[[tuple[int, ...]], Array]) -> None:
+    """Multiply a contiguous array, where it is, by factors that are drawn for a piece at a time."""
+    flat = values.reshape(-1)
+    for piece in pieces(xp, flat.size):
+        flat[piece] *= draw(flat[piece].shape)
+
+
 def _piece(xp: Any) -> int:
     return CPU_PIECE if xp.__name__ == "numpy" else GPU_PIECE
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.device.encoding import Array, decode, encode, pieces
+from tuner.device.encoding import Array, decode, encode, multiply
 from tuner.device.inputs import NORMAL, draw_values
 from tuner.device.reference import Reference, blamed_on, load_reference, ran_out
 from tuner.device.torch_reference import (
@@ -453,7 +453,5 @@ def _nudge_values(xp: Any, rng: Any, values: Array) -> Array:
     Each by a length of its own, so that no two that cancelled still do.
     """
     moved = values.copy()
-    flat = moved.reshape(-1)
-    for piece in pieces(xp, flat.size):
-        flat[piece] *= 1.0 + (2.0 * rng.random(flat[piece].shape) - 1.0) * 2.0**-24
+    multiply(xp, moved, lambda shape: 1.0 + (2.0 * rng.random(shape) - 1.0) * 2.0**-24)
     return moved

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.encoding import FORMATS, Array, decode, encode, pieces
+from tuner.device.encoding import FORMATS, Array, decode, encode, multiply, pieces
 from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.on_gpu import count_roundings, count_small, find_scales
 from tuner.device.verify.outputs import Verdict, same_overflow
@@ -81,10 +81,11 @@ def nudge(xp: Any, rng: Any, values: Array, unit: float) -> None:
     """Move each number of a contiguous array, where it is, by one unit of roundoff, up or down."""
     # In float64 half of all numbers move by a unit of 2**-53, and the others by none: two of them.
     step = max(unit, 2.0**-52)
-    flat = values.reshape(-1)
-    for piece in pieces(xp, flat.size):  # of 6 GB of inputs each copy is 13 GB
-        up = rng.random(flat[piece].shape, dtype=xp.float32) < 0.5
-        flat[piece] *= xp.where(up, 1.0 - step, 1.0 + step)
+
+    def draw(shape: tuple[int, ...]) -> Array:
+        return xp.where(rng.random(shape, dtype=xp.float32) < 0.5, 1.0 - step, 1.0 + step)
+
+    multiply(xp, values, draw)  # of 6 GB of inputs each copy is 13 GB
 
 
 def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
 from tuner.model.config import Config
@@ -13,7 +14,12 @@ from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.data import ReportData, roofline_of
 from tuner.report.formatting import percent, ratio, significance
-from tuner.report.sections.search import SourceDiff, code_diff, refused_lines
+from tuner.report.sections.search import (
+    SourceDiff,
+    code_diff,
+    describe_refused,
+    refused_trials,
+)
 from tuner.report.sections.summary import Headline, Tone, failures, of_winners
 
 # Where the middle workload reaches more of the streaming rate, little is left to gain.
@@ -90,14 +96,17 @@ def _certainty(data: ReportData) -> Card:
 
 
 def _distance(data: ReportData) -> Card:
-    shares = [share for one in data.results if (share := roofline_of(one)) is not None]
-    question = "How far from the roofline?"
+    shares, question = _roofline_shares(data), "How far from the roofline?"
     if not shares:
         return Card(question, "not known", "The traffic or the streaming rate is not known.")
     around = " alone" if any(one.surroundings for one in data.results) else ""
     low, high = percent(min(shares)), percent(max(shares))
     text = f"Of the streaming rate{around}, by the middle workload; {low} to {high}."
     return Card(question, percent(median(shares)), text)
+
+
+def _roofline_shares(data: ReportData) -> list[float]:
+    return [share for one in data.results if (share := roofline_of(one)) is not None]
 
 
 def next_steps(data: ReportData) -> list[tuple[str, str]]:
@@ -114,15 +123,15 @@ def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "Run the same command on a GPU, which times the configs.", ""
         return
     labels = [significance(one) for one in data.tuned or data.results]
-    if refused := next(refused_lines(data), ""):
-        yield f"Mend what is faster: {refused.partition(': ')[0]}, as Search says.", ""
+    for trial, _ in islice(refused_trials(data), 1):
+        yield f"Mend what is faster: {describe_refused(trial)}, as Search says.", ""
     if "faster" in labels:
         yield "Put it to use:", f"tune export {session} --to DIR"
     if "too noisy to say" in labels:
         yield "Measure again on a quieter GPU what is too noisy to say.", ""
     if data.recorded:
         yield "Run the same command on a GPU of your own: a recording checks no edge cases.", ""
-    shares = [share for one in data.results if (share := roofline_of(one)) is not None]
+    shares = _roofline_shares(data)
     if shares and median(shares) > NEAR_ROOFLINE:
         yield "Little is left to gain in this kernel: fuse it with its neighbours.", ""
     elif not data.rounds:

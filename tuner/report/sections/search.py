@@ -227,8 +227,8 @@ def undecided_lines(data: ReportData) -> tuple[str, ...]:
     return tuple(f"{key} is undecided: {reason}" for key, reason in data.undecided.items())
 
 
-def refused_lines(data: ReportData) -> Iterator[str]:
-    """Say which configs that are clearly faster than what serves were refused in the end, and why.
+def refused_trials(data: ReportData) -> Iterator[tuple[Trial, str]]:
+    """Give configs that are clearly faster than what serves and were refused in the end, and why.
 
     Of each candidate its fastest on a workload; times of a CPU are compared nowhere.
     """
@@ -236,15 +236,25 @@ def refused_lines(data: ReportData) -> Iterator[str]:
     reasons |= {c.variant: f"{c.kind}: {c.reason}" for c in data.checks if c.passed is False}
     for result in () if data.on_cpu else data.results:
         trials = fastest(tuple(t for t in data.trials if t.workload == result.workload))
-        serving_us = next((t.time_us for t in trials if t.variant == result.variant), None) or inf
-        refused = [t for t in trials if t.variant in reasons and t.time_us is not None]
-        for trial in {t.candidate: t for t in reversed(refused)}.values():
-            if (trial.time_us or inf) * CLEARLY < serving_us:
-                yield (
-                    f"{trial.candidate} took {formatting.microseconds(trial.time_us or 0.0)} us on "
-                    f"{trial.workload} in the search and was refused in the end: "
-                    f"{reasons[trial.variant]}"
-                )
+        times_us = {t.variant: t.time_us or inf for t in reversed(trials)}
+        serving_us = times_us.get(result.variant, inf)
+        refused = (t for t in reversed(trials) if t.variant in reasons)
+        for trial in {t.candidate: t for t in refused}.values():
+            if times_us[trial.variant] * CLEARLY < serving_us:
+                yield trial, reasons[trial.variant]
+
+
+def describe_refused(trial: Trial) -> str:
+    """Say what a config took before it was refused."""
+    return (
+        f"{trial.candidate} took {formatting.microseconds(trial.time_us or 0.0)} us on "
+        f"{trial.workload} in the search and was refused in the end"
+    )
+
+
+def refused_lines(data: ReportData) -> list[str]:
+    """Say of each what it took, and why it was refused."""
+    return [f"{describe_refused(trial)}: {reason}" for trial, reason in refused_trials(data)]
 
 
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
