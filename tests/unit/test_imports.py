@@ -32,7 +32,7 @@ BUDGET = {
     "export": 2_875,
     "engines": 3_560,
     "draft": 16_320,
-    "agents": 8_250,
+    "agents": 8_255,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,

@@ -42,6 +42,8 @@ SPACE = "space.yaml"
 RANDOM_CONFIGS = 4
 # Each is verified with every kind of input, twice, on several workloads.
 VERIFIED_CONFIGS = 3
+# A config on its way, and what came of compiling it.
+Made = tuple[Pending, Program | Outcome]
 # Problems told at once: an agent that reads more mends fewer.
 MOST_PROBLEMS = 4
 # Enumerating takes up to 3 s for a million combinations, and no run may hang on an answer.
@@ -191,8 +193,8 @@ def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Confi
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
         raise RefusedError(_describe_error(error, folder)) from error
-    problems = [*_compile_errors(evaluator, pending), *_early_accesses(evaluator, pending)]
-    _require_none(plan, problems)
+    made = [(one, evaluator.ready(one)) for one in pending]
+    _require_none(plan, [*_compile_errors(made), *_early_accesses(evaluator, made)])
     return [config for _, config in configs]
 
 
@@ -282,9 +284,8 @@ def find_mismatch(
     return None
 
 
-def _compile_errors(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterator[str]:
+def _compile_errors(made: Sequence[Made]) -> Iterator[str]:
     """Yield one text for each different error; a config over a limit is the search's to reject."""
-    made = [(one, evaluator.ready(one)) for one in pending]
     failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
     over = [outcome for _, outcome in failed if outcome.status is Status.RESOURCE_LIMIT]
     reported = set()
@@ -296,12 +297,12 @@ def _compile_errors(evaluator: Evaluator, pending: Iterable[Pending]) -> Iterato
         yield f"every config tried is over a limit: {over[0].reason}"
 
 
-def _early_accesses(evaluator: Evaluator, pending: Sequence[Pending]) -> Iterator[str]:
+def _early_accesses(evaluator: Evaluator, made: Sequence[Made]) -> Iterator[str]:
     """Yield what the first few configs touch before their wait, for which finals refuse them."""
     if "machine_code" not in evaluator.device.capabilities:
         return
-    for one in pending[:VERIFIED_CONFIGS]:
-        if isinstance(program := evaluator.ready(one), Program):
+    for one, program in made[:VERIFIED_CONFIGS]:
+        if isinstance(program, Program):
             read = judge_waits(program, evaluator.spec.constants)
             if read is not None and read.status is Status.INCORRECT:
                 reason = evaluator.in_template(one.workload, one.config, read.reason)
