@@ -51,7 +51,7 @@ def judge(
     )
     if done.returncode:
         return {"correct": False, "why": f"not exported: {done.stderr.strip()[:300]}"}
-    (answer,) = (folder / EXPORTED).glob("*.py")
+    (answer,) = (folder / EXPORTED).glob("cut.py" if row.part else "*.py")
     try:
         began = time.monotonic()
         eager = run_harness(row.problem, benchmark, environ, min(left_s, TIMEOUT_S), None)

@@ -100,7 +100,9 @@ class Row:
     """Where a problem stands in an arm; `state` is one of STATES.
 
     `request` is the newest one, within the folder. `result` is what `tune --json` gave at the end,
-    `judged` what the benchmark's harness says, and `reason` why the problem is lost.
+    `judged` what the benchmark's harness says, and `reason` why the problem is lost. `part` is what
+    of the problem is tuned where PyTorch's libraries keep the rest, and `tolerance` what replaces
+    the drafted one.
     """
 
     level: int
@@ -110,6 +112,8 @@ class Row:
     state: str = "new"
     request: str = ""
     reason: str = ""
+    part: str = ""
+    tolerance: str = ""
     steps: list[Step] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     judged: dict[str, Any] = field(default_factory=dict)
@@ -117,6 +121,11 @@ class Row:
     @property
     def problem(self) -> Problem:
         return Problem(self.level, self.pid)
+
+    @property
+    def kernel(self) -> str:
+        """Name the file that is tuned, without its ending."""
+        return self.part or self.problem.name
 
     @property
     def key(self) -> str:
@@ -175,14 +184,19 @@ def make_folder(state: Path, row: Row, benchmark: Path, kernels: Path = KERNELS)
     ours = [kernels / name / "kernel.cu", state / name / f"{name}.cu"]
     if row.repetition and (known := [one for one in ours if one.exists()]):
         shutil.copyfile(known[0], folder / f"{name}.cu")
+    write_readme(folder, row)
+    write_row(folder, row)
+    return folder
+
+
+def write_readme(folder: Path, row: Row) -> None:
+    """Tell an agent what to do in a problem's folder."""
     arm = ARMS[row.arm]
     fixed = "\n- Give every parameter one value: there is no search, so write plain code."
     one = "\n- Only `default` is timed: there is no search, so choose it well."
     alone = (fixed if arm.fixed else one) if arm.trials == 1 else ""
     alone += "\n- Write one answer a round." if row.repetition else ""
-    (folder / README).write_text(FOR_AGENTS.format(name=name, alone=alone), "utf-8")
-    write_row(folder, row)
-    return folder
+    (folder / README).write_text(FOR_AGENTS.format(name=row.kernel, alone=alone), "utf-8")
 
 
 def newest_request(folder: Path) -> str:

@@ -6,7 +6,9 @@
 
 `--prepare` does what needs no GPU: it makes the folders of every 5th problem (`--every 10` for
 the first pass, `--arms` for the eight problems of each arm) and writes the first requests; called
-again, it checks the first kernels that agents wrote and drafts their search spaces. Agents answer
+again, it checks the first kernels that agents wrote and drafts their search spaces. Of a problem
+with convolutions or products `tune cut` leaves these to PyTorch, and the part that loses most there
+is tuned, but for one whose products CUDA cores compute while its bytes move. Agents answer
 in STATE. Each other call runs every problem for which an answer waits, the shortest first, until
 `--time-s` is over, and prints a line a problem: its state, its best time, those of its peers, and
 the request that is to be answered. After the last round the benchmark's harness judges what was
@@ -28,10 +30,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -52,6 +56,7 @@ from kernelbench_verified.problems import (
     rows_in,
     rows_of,
     unpack,
+    write_readme,
     write_row,
 )
 
@@ -69,6 +74,12 @@ STOP = "stop"
 # How often a first kernel may be refused; a round counts for itself.
 MOST_REFUSED = 4
 NO_ANSWER, INTERRUPTED = 4, 130
+# What decides which part of a problem is tuned: the data sheet's rate without tensor cores.
+GPU, FP32_TFLOPS = "h200", 67.0
+# That of the benchmark for float32, as its page of results has it: eager PyTorch multiplies in TF32.
+TOLERANCE = "1e-3"
+# What `tune cut` says of a problem that is one kernel.
+NO_LIBRARY = "has nothing for PyTorch's libraries"
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,7 @@ class Call:
 
 def words_for(folder: Path, row: Row, device: str) -> list[str]:
     """Write the command that begins a problem's session, or goes on with it."""
-    kernel, arm = [f"{row.problem.name}.cu", "--exchange", EXCHANGE], ARMS[row.arm]
+    kernel, arm = [f"{row.kernel}.cu", "--exchange", EXCHANGE], ARMS[row.arm]
     if (folder / SESSION).exists():
         return [*kernel, "--resume", SESSION, "--step"]
     return [
@@ -237,7 +248,9 @@ def is_to_prepare(folder: Path, row: Row) -> bool:
 
 def prepare_one(folder: Path, row: Row, environ: Mapping[str, str], tolerance: str) -> None:
     """Ask for a problem's kernel, or check it and draft; `tolerance` replaces the drafted one."""
-    name = f"{row.problem.name}.py"
+    if row.state == "new" and not row.repetition:
+        cut_problem(folder, row, environ)
+    name = f"{row.kernel}.py"
     code, _, err = run_program([__file__, "--kernel", name], folder, PREPARE_S, environ)
     row.request = newest_request(folder)
     if code == NO_ANSWER:
@@ -250,10 +263,32 @@ def prepare_one(folder: Path, row: Row, environ: Mapping[str, str], tolerance: s
         code, _, err = run_program(words, folder, PREPARE_S, environ)
     row.state, row.reason = ("lost", say_why(err) or f"ended with code {code}")
     if code == 0:
-        row.state, row.reason = "ready", ""
+        row.state, row.reason, tolerance = "ready", "", tolerance or row.tolerance
         for space in folder.glob("search_spaces/*.yaml") if tolerance else ():
             stated = f": {{absolute: {tolerance}, relative: {tolerance}}}"
             space.write_text(space.read_text("utf-8").replace(": measured", stated), "utf-8")
+
+
+def cut_problem(folder: Path, row: Row, environ: Mapping[str, str]) -> None:
+    """Choose what of a problem is tuned; a product in it has the benchmark's own tolerance."""
+    words = ["-m", "tuner", "cut", f"{row.problem.name}.py", "--to", ".", "--gpu", GPU, "--json"]
+    code, out, err = run_program(words, folder, PREPARE_S, environ)
+    if code == 0:
+        row.part = choose_part(json.loads(out)["steps"])
+    if not row.part and NO_LIBRARY not in err:
+        row.tolerance = TOLERANCE
+    write_readme(folder, row)
+
+
+def choose_part(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Choose the part that loses most where each operator is a launch; "" for the whole problem."""
+    kept = [one["worth"] for one in steps if not one["problem"]]
+    if all(one["flops"] / (FP32_TFLOPS * 1e6) <= one["floor_us"] for one in kept):
+        return ""
+    lost = Counter[str]()
+    for one in (one for one in steps if one["problem"]):
+        lost[one["problem"]] += one["worth"]["one_by_one_us"] - one["worth"]["floor_us"]
+    return max(lost, key=lost.__getitem__)
 
 
 def ask_for_kernel(problem: str) -> int:

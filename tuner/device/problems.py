@@ -197,8 +197,10 @@ class ProblemModel:
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         named = [p.name for p in parameters if p.kind not in variadic][1 : count + 1]
         named += [f"input{place}" for place in range(len(named), count)]
-        inputs = dict(zip(named, values, strict=True))
-        fills = {name: fill_of(value) for name, value in inputs.items()}
+        # What is made of bytes, or of NumPy's arrays, is not where it was asked for.
+        placed = [one.to(device) if isinstance(one, torch.Tensor) else one for one in values]
+        inputs = dict(zip(named, placed, strict=True))
+        fills = {name: fill_of(value) for name, value in zip(named, values, strict=True)}
         return inputs, {name: fill for name, fill in fills.items() if fill}
 
     def constructor(self) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +67,12 @@ class Trace:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        posed = problem.at(sizes)
+        with suppress(KernelError), self._fake:
+            posed.model(wide=False)
+        # What reads a number of a tensor while it is made has real weights instead.
+        self.model = posed.model(wide=False)
         with self._fake:
-            posed = problem.at(sizes)
-            self.model = posed.model(wide=False)
             values, _ = posed.inputs()
         for name, value in values.items():
             if not (hasattr(value, "shape") or isinstance(value, NUMBERS)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice, pairwise, product
+from itertools import chain, islice, pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -404,10 +404,13 @@ _MOST_STEP = 16
 _MOST_SHIFT = 64
 # Sizes at the edges: none divides another, or divides a block; then those that some kernels need.
 _SMALL = (5, 7, 11, 13, 9, 17, 19, 33, 8, 16, 32, 64, 128, 256)
-# Sizes for which each thread of the largest block, or of a usual one, repeats its loops.
-_LONG = (1283, 517, 259)
-# So many axes, the last ones, have a workload in which they alone are long.
-_MOST_LONG = 3
+# Sizes for which each thread of the largest block, or of a usual one, repeats its loops; the last
+# three are for those that have to be divisible, such as channels by groups.
+_LONG = (1283, 517, 259, 2352, 1056, 1040)
+# What vectors and tiles divide, and more than one of them: at odd sizes such code does not run.
+_EVEN = (4096, 2048, 1024, 256, 64)
+# So many workloads have one long axis, the last ones.
+_MOST_LONG = 4
 
 
 def shapes_over(
@@ -529,9 +532,15 @@ def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) 
 def _long_sizes(
     axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes
 ) -> Iterator[Sizes]:
-    """Find sizes of which one is long: a loop that runs once at small ones repeats there."""
+    """Find sizes of which one is long: a loop that runs once at small ones repeats there.
+
+    The first of `axes` has an even one before.
+    """
+
+    def first(axis: str, sizes: Sequence[int]) -> Iterator[Sizes]:
+        cases = ({**small, axis: size} for size in sizes if size < base[axis])
+        return islice((case for case in cases if extents(case) is not None), 1)
+
+    yield from islice(chain.from_iterable(first(axis, _EVEN) for axis in axes), 1)
     for axis in axes:
-        for size in _LONG:
-            if size < base[axis] and extents({**small, axis: size}) is not None:
-                yield {**small, axis: size}
-                break
+        yield from first(axis, _LONG)

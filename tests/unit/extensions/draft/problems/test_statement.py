@@ -123,10 +123,27 @@ def test_edge_cases_are_small_and_fit_the_shapes(tmp_path: Path) -> None:
 
 def test_some_edge_cases_repeat_the_loops_of_a_block(tmp_path: Path) -> None:
     found = stated(tmp_path, "return nn.functional.softmax(x, dim=1)", columns="4 * 1024")
-    small, other, long = (case["columns"] for case in found.edge_cases)
+    small, other, even, long = (case["columns"] for case in found.edge_cases)
     assert max(small, other) < 32
-    assert 1024 < long < 4096
-    assert found.edge_cases[2]["rows"] == found.edge_cases[0]["rows"]
+    assert (even, long) == (2048, 1283), "vectors divide one of them"
+    assert found.edge_cases[3]["rows"] == found.edge_cases[0]["rows"]
+
+
+def test_what_has_to_be_divisible_has_a_long_edge_case_too(tmp_path: Path) -> None:
+    forward = "return nn.functional.group_norm(x, 16)"
+    found = stated(tmp_path, forward, columns="4096")
+    assert max(case["columns"] for case in found.edge_cases if case["columns"] % 64) == 2352
+
+
+def test_what_is_made_of_bytes_is_read_without_memory(tmp_path: Path) -> None:
+    made = "torch.frombuffer(bytearray(4 * columns), dtype=torch.float32)"
+    found = stated(
+        tmp_path,
+        "return x + more[0]",
+        inputs=f"return [torch.rand(rows, columns), {made}]",
+        parameters=", *more",
+    )
+    assert [one.shape for one in found.inputs] == [("rows", "columns"), ("columns",)]
 
 
 @pytest.mark.parametrize(
