@@ -76,7 +76,7 @@ MOST_REFUSED = 4
 NO_ANSWER, INTERRUPTED = 4, 130
 # What decides which part of a problem is tuned: the data sheet's rate without tensor cores.
 GPU, FP32_TFLOPS = "h200", 67.0
-# That of the benchmark for float32, as its page of results has it: eager PyTorch multiplies in TF32.
+# The benchmark's own for float32, in whose products eager PyTorch takes TF32.
 TOLERANCE = "1e-3"
 # What `tune cut` says of a problem that is one kernel.
 NO_LIBRARY = "has nothing for PyTorch's libraries"

@@ -19,6 +19,10 @@ from tuner.analysis.metrics import (
 )
 from tuner.device.base import DeviceInfo, Program
 from tuner.device.cuda.counters import NsightCompute
+from tuner.device.cuda.device import CudaMemory
+from tuner.device.inputs import NORMAL
+from tuner.device.layout import Arena, lay_out
+from tuner.device.verify.verifier import Verifier
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Resources
@@ -35,13 +39,22 @@ SOURCE = silu(each="out[i] = __float2bfloat16(0.0f);  // twice").replace(
 
 @pytest.fixture(scope="module")
 def counters(definition: Definition) -> Iterator[NsightCompute]:
-    counters = NsightCompute(0, definition.spec, {"ACTIVATION": "silu"})
+    verifier = Verifier(CudaMemory(0), definition.spec, {"ACTIVATION": "silu"})
+
+    def place(program: Program) -> Arena:
+        layout = lay_out(definition.spec, program.workload.values)
+        arena = verifier.open_arena(program.workload, layout)
+        verifier.prepare(program.workload, NORMAL, 1)
+        return arena
+
+    counters = NsightCompute(0, place)
     try:
         if reason := counters.refusal():
             pytest.skip(reason)
         yield counters
     finally:
         counters.close()
+        verifier.close_arena()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ class Reader(pickle.Unpickler):  # without the package, which takes long to impo
         return Values
 
 _, events, jobs, written_only, _ = Reader(open(sys.argv[-1], "rb")).load().values
-sizes = [os.path.getsize(job.values[2]) for job in jobs]
+arenas = [job.values[2] for job in jobs]
+sizes = [os.path.getsize(a) if isinstance(a, str) else a.values[1].values[2] for a in arenas]
 
 def say(event, **content):
     with open(events, "a") as file:

@@ -36,6 +36,21 @@ launch: [{kernel: twice, grid: ["ceil_div(rows * width, block)"], block: [block]
 
 HARNESS = """import types
 
+set_seed = print
+
+def load_original_model_and_inputs(text, names):
+    exec(text, names)
+    return names["Model"], names.get("get_init_inputs", list), names["get_inputs"]
+
+def time_execution_with_cuda_event(model, *given, **more):
+    return [0.25]
+
+def get_timing_stats(times, device):
+    return {"mean": times[0]}
+
+def get_memory_stats(model, *given, **more):
+    return {"peak_bytes": 100}
+
 def eval_kernel_against_ref(original_model_src, custom_model_src, hidden_test_path, **more):
     names = {}
     exec(custom_model_src, names)
@@ -131,6 +146,7 @@ def test_problems_go_as_far_as_they_are_answered_on_one_machine_after_another(
     row = read_row(state / "level1_10")
     assert row.result["rounds"][0]["end"] == "searched" and row.best_us
     assert (row.state, row.judged["correct"]) == ("judged", True), row.judged
+    assert row.judged["peers"]["eager"]["ms"] == 0.25, "as the harness times the problem"
 
     (first, lost, _) = judge.collect(state)
     assert (first["answers"], first["tokens"], first["agents"]) == (2, 200, ["scripted"])
@@ -193,7 +209,8 @@ def result_of(pid: int, us: float | None, right: bool = True, **changes: Any) ->
         **{"state": "judged" if us else "lost", "reason": "" if right else "it | was wrong"},
         "peers_us": peers if us else {},
         "judged": {"correct": right, "ms": 0.1, "peak_bytes": 50} if us else {},
-        "eager": {"ms": 0.2, "peak_bytes": 100} if us else {},
+        "whole": {"eager": {"ms": 0.2, "peak_bytes": 100}} if us else {},
+        "part": "",
         **{"request_words": [1000, 2000], "answer_words": 600, "answers": 2, "tokens": None},
         **{"agents": ["somebody"], **changes},
     }
@@ -209,12 +226,12 @@ def test_the_page_has_every_problem_and_counts_misses_as_once() -> None:
     text = "\n".join(section({"rows": rows, "environment": {"device": "a GPU"}}, "h200"))
     mean = 4.0 ** (1 / 3)
     assert f"| 1 | 3 | 1 | {mean:.2f}x | 1.3x | {2.0 ** (1 / 3):.2f}x | 1.05x | 33% |" in text
-    assert "| 1 10 | 25.0 | 100.0 | 50.0 | 60.0 | 4.00x | 2.00x | 2.00x | 0.50x | 90 |  |" in text
+    assert "| 1 10 |  | 25.0 | 100.0 | 50.0 | 60.0 | 4.00x | 2.00x | 2.00x | 0.50x | 90 |  |" in text
     assert (
-        "| 1 20 | 25.0 | 100.0 | 50.0 | 60.0 | 1x | 1x | - | - | 90 | lost: it / was wrong |"
+        "| 1 20 |  | 25.0 | 100.0 | 50.0 | 60.0 | 1x | 1x | - | - | 90 | lost: it / was wrong |"
         in text
     )
-    assert "| 1 30 | - | - | - | - | 1x | 1x | - | - | 90 | lost: lost |" in text
+    assert "| 1 30 |  | - | - | - | - | 1x | 1x | - | - | 90 | lost: lost |" in text
     assert "Written by somebody: 6 requests of 1,500 words" in text
     assert "| time | 2.83x | 1.00x | 2.00x | 180 | 4 |" in text
     assert "with times alone: 1.41x (asked: 1.15x)" in text
@@ -224,3 +241,25 @@ def test_what_was_slower_than_pytorch_counts_as_it_is() -> None:
     assert over_eager(result_of(10, 200.0)) == 0.5
     assert over_best(result_of(10, 200.0)) == 0.25
     assert over_eager(result_of(10, 200.0, peers_us={})) == 2.0, "as the harness timed both"
+
+
+def test_of_a_part_the_harness_timed_the_whole() -> None:
+    whole = {name: {"ms": ms} for name, ms in (("eager", 0.4), ("torch.compile", 0.15))}
+    row = result_of(10, 5.0, part="bias_relu", whole=whole)
+    assert (over_eager(row), over_best(row)) == (4.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("flops", "part"),
+    [(1e12, "norm_relu"), (1e9, "")],  # 15 ms of CUDA cores, and 15 us: less than the bytes take
+)
+def test_the_part_that_loses_most_is_tuned_unless_cuda_cores_compute_it_all(
+    flops: float, part: str
+) -> None:
+    def step(name: str, problem: str, flops: float, floor_us: float, single_us: float) -> Any:
+        worth = {"flops": flops, "floor_us": floor_us, "one_by_one_us": single_us}
+        return {"name": name, "problem": problem, "worth": worth}
+
+    steps = [step("conv2d", "", flops, 100.0, 100.0), step("gelu", "gelu", 1e6, 10.0, 15.0)]
+    steps += [step(f"norm_relu{n}", "norm_relu", 1e6, 5.0, 9.0) for n in ("", "_1")]
+    assert run.choose_part(steps) == part

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tuner.compiler.toolkit import candidates, executable
-from tuner.device.base import Counted, LaunchCounts, Program
+from tuner.device.base import Counted, LaunchCounts, Outcome, Program
 from tuner.device.cuda.tool_process import (
     Ended,
     Job,
-    Scratch,
     ToolProcess,
-    draw_arena,
     environment,
 )
-from tuner.device.layout import Layout
-from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.device.layout import Arena, Layout
+from tuner.model.kernel import Launch, Workload
 from tuner.process.tally import note_start
 
 # Each launch runs some twenty times, and what it wrote is put back in between.
@@ -143,16 +142,17 @@ def find_ncu() -> Path | None:
 
 
 class NsightCompute:
-    """Count programs of one kernel on one GPU; see `Counters` for the contract."""
+    """Count programs on one GPU; see `Counters` for the contract.
 
-    def __init__(self, ordinal: int, spec: KernelSpec, operators: Mapping[str, str]) -> None:
-        self._ordinal, self._spec, self._operators = ordinal, spec, dict(operators)
+    `place_inputs` draws a program's arrays where another process can copy them.
+    """
+
+    def __init__(self, ordinal: int, place_inputs: Callable[[Program], Arena | Outcome]) -> None:
+        self._ordinal, self._place_inputs = ordinal, place_inputs
         self._tool = find_ncu()
         self._process = ToolProcess()
         self._folder = TemporaryDirectory(prefix="tuner-counters-", ignore_cleanup_errors=True)
-        place = Path(self._folder.name)
-        self._arena, self._file = place / "arena", place / "report.ncu-rep"
-        self._drawn: tuple[tuple[Workload, Scratch], Layout] | None = None
+        self._file = Path(self._folder.name, "report.ncu-rep")
         self._refusal: str | None = None
 
     def refusal(self) -> str:
@@ -164,11 +164,10 @@ class NsightCompute:
         """Count each launch of a call once; the same call ran before, on the same inputs."""
         if self._tool is None or self._refusal:
             return Counted(reason=self.refusal())
-        needed = program.workload, program.scratch
-        if self._drawn is None or self._drawn[0] != needed:
-            layout = draw_arena(*needed, self._spec, self._operators, self._arena)
-            self._drawn = needed, layout
-        job = Job(program, self._drawn[1], str(self._arena))
+        arena = self._place_inputs(program)
+        if isinstance(arena, Outcome):
+            return Counted(reason=arena.reason)
+        job = Job(program, arena.layout, arena)
         wanted = list(names)
         for _ in range(MOST_ATTEMPTS):
             ended = self._run((job, job), wanted, skip=len(program.launches))
@@ -200,8 +199,7 @@ class NsightCompute:
             )
         launches = (_PROBE_LAUNCH,)
         program = Program("probe", Workload(()), launches, _PROBE, {_PROBE_LAUNCH.kernel: "probe"})
-        self._arena.touch()
-        job = Job(program, Layout((), (), 0), str(self._arena))
+        job = Job(program, Layout((), (), 0), os.devnull)
         ended = self._run((job,), [_PROBE_COUNTER], skip=0)
         return self._read_counters(ended, launches, [_PROBE_COUNTER]).reason
 

@@ -169,7 +169,7 @@ class CudaDevice(VerifiedDevice):
         return Watchers(tools, COMPILE_OPTIONS, LARGEST_BYTES)
 
     def counters(self) -> NsightCompute:
-        return NsightCompute(self._ordinal, self._spec, self._operators)
+        return NsightCompute(self._ordinal, self.place_inputs)
 
     def require_energy(self) -> None:
         self._own_runner.require_energy()

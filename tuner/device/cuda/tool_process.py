@@ -26,6 +26,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
+from tuner.device.cuda.buffers import MappedArena
 from tuner.device.cuda.driver import (
     CudaError,
     LaunchArguments,
@@ -35,7 +36,7 @@ from tuner.device.cuda.driver import (
     call,
 )
 from tuner.device.inputs import NORMAL
-from tuner.device.layout import Layout, Slot, lay_out
+from tuner.device.layout import Arena, Layout, Slot, lay_out
 from tuner.device.verify.verified_device import fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import WorkerError
@@ -53,11 +54,11 @@ _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program with its arrays: `arena` is a file that holds all of them as `layout` says."""
+    """A program with its arrays, which `arena`, a file or memory, holds as `layout` says."""
 
     program: Program
     layout: Layout
-    arena: str
+    arena: str | Arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,27 +196,15 @@ class Arenas:
         return [Job(program, *arena) for program, arena in zip(programs, drawn, strict=True)]
 
     def _draw(self, number: int, workload: Workload, scratch: Scratch) -> tuple[Layout, str]:
-        path = Path(self._folder.name, f"arena-{number}")
-        layout = draw_arena(workload, scratch, self._spec, self._operators, path)
+        """Write fresh inputs of a workload to a file, with outputs poisoned."""
+        path, sized = Path(self._folder.name, f"arena-{number}"), {one.name: one for one in scratch}
+        layout, memory = lay_out(self._spec, workload.values, scratch=sized), HostMemory()
+        verifier = Verifier(memory, self._spec, self._operators)
+        verifier.open_arena(workload, layout)
+        verifier.prepare(workload, NORMAL, fresh_seed())
+        memory.data.tofile(path)
+        verifier.close_arena()
         return layout, str(path)
-
-
-def draw_arena(
-    workload: Workload,
-    scratch: Scratch,
-    spec: KernelSpec,
-    operators: Mapping[str, str],
-    path: Path,
-) -> Layout:
-    """Write fresh inputs of a workload to a file, with outputs poisoned."""
-    layout = lay_out(spec, workload.values, scratch={sized.name: sized for sized in scratch})
-    memory = HostMemory()
-    verifier = Verifier(memory, spec, operators)
-    verifier.open_arena(workload, layout)
-    verifier.prepare(workload, NORMAL, fresh_seed())
-    memory.data.tofile(path)
-    verifier.close_arena()
-    return layout
 
 
 def environment(without: str) -> dict[str, str]:
@@ -285,10 +274,21 @@ def _run(job: Job, written_only: bool, stream: Any, note: Callable[..., None]) -
 
 
 def _fill(job: Job, placed: list[Slot], written_only: bool) -> None:
+    pairs = [
+        (source, target)
+        for source, target in zip(job.layout.slots, placed, strict=True)
+        if not (written_only and source in job.layout.spoiled)
+    ]
+    if isinstance(job.arena, Arena):
+        arena = MappedArena(job.arena)
+        arena.pull()
+        for source, target in pairs:
+            call(driver.cuMemcpyDtoD, target.offset, arena.base + source.offset, source.size_bytes)
+        call(driver.cuCtxSynchronize)
+        arena.close()
+        return
     with Path(job.arena).open("rb") as file:
-        for source, target in zip(job.layout.slots, placed, strict=True):
-            if written_only and source in job.layout.spoiled:
-                continue
+        for source, target in pairs:
             file.seek(source.offset)
             content = (ctypes.c_char * source.size_bytes)()
             file.readinto(content)

@@ -149,6 +149,17 @@ class VerifiedDevice(Device):
 
         return self._outcome_of(program, attempt)
 
+    def place_inputs(self, program: Program) -> Arena | Outcome:
+        """Draw a program's arrays where another process can copy them until the next run."""
+
+        def attempt() -> Arena:
+            self._enter(program)
+            self._ask("prepare", program.workload, NORMAL, fresh_seed())
+            assert self._arena is not None
+            return self._arena
+
+        return self._outcome_of(program, attempt)
+
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time programs interleaved, in stretches of a random number of rounds.
 

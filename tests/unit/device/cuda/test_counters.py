@@ -14,7 +14,7 @@ import pytest
 from fake_tools import PRELUDE, alive, put_on_path, seen
 from faults import wait_until
 
-from tuner.device.base import Counted, LaunchCounts, Program
+from tuner.device.base import Counted, LaunchCounts, Outcome, Program
 from tuner.device.cuda import counters as counters_module
 from tuner.device.cuda.counters import (
     PERMISSION_TEXT,
@@ -25,9 +25,12 @@ from tuner.device.cuda.counters import (
     trouble,
     unknown_counters,
 )
+from tuner.device.layout import Arena, lay_out
 from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.trial import Status
 
 Count = Callable[..., Counted]
+Place = Callable[[Program], Arena | Outcome]
 
 # Counts what programs do whose `source_key` tells it: a report is the list of their launches.
 TOOL = """\
@@ -127,9 +130,20 @@ def put_tool(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @pytest.fixture
-def opened(put_tool: Callable[..., None], spec: KernelSpec) -> Iterator[NsightCompute]:
+def place(spec: KernelSpec) -> Place:
+    def place(program: Program) -> Arena | Outcome:
+        if program.source_key == "finds no room":
+            return Outcome(Status.RESOURCE_LIMIT, "no room")
+        layout = lay_out(spec, program.workload.values)
+        return Arena(program.workload.key, layout, b"handle", None)
+
+    return place
+
+
+@pytest.fixture
+def opened(put_tool: Callable[..., None], place: Place) -> Iterator[NsightCompute]:
     put_tool()
-    counters = NsightCompute(0, spec, {})
+    counters = NsightCompute(0, place)
     yield counters
     counters.close()
 
@@ -205,6 +219,7 @@ def test_a_counter_that_the_chip_lacks_costs_only_itself(count: Count, log: Path
         ("refused", "failed under Nsight Compute: CUDA_ERROR_INVALID_VALUE"),
         ("loses one", "Nsight Compute counted 1 of 2 launches"),
         ("no values", "Nsight Compute gave no values"),
+        ("finds no room", "no room"),
     ],
 )
 def test_a_program_without_counts_has_a_reason(count: Count, key: str, reason: str) -> None:
@@ -226,10 +241,10 @@ def test_a_hang_is_ended_with_all_that_it_started(
 
 
 def test_without_permission_there_is_a_remedy_and_nothing_more_is_run(
-    put_tool: Callable[..., None], spec: KernelSpec, log: Path
+    put_tool: Callable[..., None], place: Place, log: Path
 ) -> None:
     put_tool(refused=True)
-    counters = NsightCompute(0, spec, {})
+    counters = NsightCompute(0, place)
     for _ in range(2):
         counted = counters.count(Program("a", WORKLOAD, LAUNCHES), ["a__b.sum"])
         assert counted.reason == PERMISSION_TEXT
@@ -239,15 +254,15 @@ def test_without_permission_there_is_a_remedy_and_nothing_more_is_run(
 
 
 def test_a_tool_that_does_not_start_says_why(
-    put_tool: Callable[..., None], spec: KernelSpec, monkeypatch: pytest.MonkeyPatch
+    put_tool: Callable[..., None], place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_tool(silent=True)
-    with closing(NsightCompute(0, spec, {})) as counters:
+    with closing(NsightCompute(0, place)) as counters:
         assert counters.refusal() == (
             "Nsight Compute did not start: libnvidia-ml.so.1: cannot open shared object file"
         )
     monkeypatch.setattr(counters_module, "find_ncu", lambda: None)
-    with closing(NsightCompute(0, spec, {})) as missing:
+    with closing(NsightCompute(0, place)) as missing:
         assert "CUDA_HOME" in missing.refusal()
         assert not missing.count(Program("a", WORKLOAD, LAUNCHES), ["a__b.sum"]).launches
 
@@ -257,10 +272,10 @@ def test_the_tool_on_path_comes_first(put_tool: Callable[..., None], tmp_path: P
     assert find_ncu() == tmp_path / "bin" / "ncu"
 
 
-def test_closing_removes_the_inputs(opened: NsightCompute, count: Count) -> None:
+def test_closing_removes_the_report(opened: NsightCompute, count: Count) -> None:
     count("honest")
-    folder = opened._arena.parent
-    assert opened._arena.is_file()
+    folder = opened._file.parent
+    assert opened._file.is_file()
     opened.close()
     assert not folder.exists()
 

@@ -290,8 +290,8 @@ class _Problem:
                 raise self._changed(f"{what} {why}")
             apart = largest = 0.0
             pieces = (each.flatten().split(_PIECE) for each in (ours, theirs))
-            for one, other in zip(*pieces, strict=True):
-                one, other = one.double().nan_to_num(), other.double().nan_to_num()
+            for pair in zip(*pieces, strict=True):
+                one, other = (piece.double().nan_to_num() for piece in pair)
                 usual = other[other.abs() < 1e300].abs()
                 largest = max(largest, float(usual.amax()) if usual.numel() else 0.0)
                 apart = max(apart, float((one - other).abs().max()))
