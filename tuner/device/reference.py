@@ -114,6 +114,12 @@ def _require_three(path: Path, compute: Callable[..., Any]) -> None:
         ) from error
 
 
+def _may_define(path: Path, name: str) -> bool:
+    """Tell whether a file has a name at all: importing one that imports PyTorch takes seconds."""
+    text = read_regular(path) if path.suffix == ".py" else b""
+    return name.encode() in text or b"import *" in text or path.suffix != ".py"
+
+
 def _import_file(path: Path) -> ModuleType:
     if path.suffix in (".yaml", ".yml", ".json"):
         # A search space or a definition that holds its reference: it has no peers.
@@ -292,6 +298,8 @@ def load_functions(path: Path, group: str) -> dict[str, PeerFunction]:
 
     Raises `KernelError` for what is none.
     """
+    if not _may_define(path, group):
+        return {}
     module = _import_file(path)
     # torch.compile and Triton look up a function's module by its name.
     sys.modules[module.__name__] = module
@@ -343,6 +351,8 @@ def load_production(
     `production` is a peer's name, or a function `production(axes, **operator)` that returns one, or
     None where production has nothing for this choice. Raises `KernelError` for anything else.
     """
+    if not _may_define(path, "production"):
+        return None
     module = _import_file(path)
     named = getattr(module, "production", None)
     if callable(named):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -56,7 +57,9 @@ class Profiler:
         found, program = Profile(subject, self.device, timing), subject.program
         if self._counters is None or not self._timed:
             return replace(found, codes=self._codes(subject, ()))
-        counted = self._counters.count(program, counters_for(self.device.compute_capability))
+        with ThreadPoolExecutor(1) as pool:  # the disassembler takes its half a second meanwhile
+            pool.submit(_listing, program.cubin)
+            counted = self._counters.count(program, counters_for(self.device.compute_capability))
         found = replace(found, codes=self._codes(subject, counted.launches))
         if not counted.launches:
             return replace(found, reason=counted.reason)

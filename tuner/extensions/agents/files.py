@@ -9,6 +9,7 @@ from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
+from tuner.compiler.includes import OWN
 from tuner.extensions.agents.base import AgentAnswer, Briefing, Conversation, Toolbox, Transcript
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import (
@@ -36,7 +37,8 @@ class FilesAgent:
     """Write requests to a folder and read the answers there, each round in a folder of its own.
 
     `wait_s` is how long an answer is waited for, None for ever; with 0 what lies there is taken as
-    it is. `say` is told when the waiting begins. A file named `stop` ends the rounds.
+    it is. `say` is told when the waiting begins. A file named `stop` ends the rounds once the
+    answers that are there have been read.
     """
 
     name = "files"
@@ -79,10 +81,12 @@ class FilesAgent:
         before: tuple[float, ...] | None = None
         if self._wait_s != 0.0 and _times(places(folder), names) is None:
             self._say(f"waiting for {listed} in {folder}: {file} there says what is asked")
-        while not self.stop.exists():
+        while True:
             now = _times(places(folder), names)
             if now is not None and (now == before or self._wait_s == 0.0):
                 return True
+            if now is None and self.stop.exists():
+                return False
             # Files that are written over and over are waited for a little longer, not for ever.
             late_s = waited_s - (0.0 if now is None else MOST_SETTLING_S)
             if self._wait_s is not None and late_s >= self._wait_s:
@@ -95,7 +99,6 @@ class FilesAgent:
             pause_s = POLL_S if now is None else SETTLED_S
             self._sleep(pause_s)
             waited_s += pause_s
-        return False
 
 
 class Exchange:
@@ -125,6 +128,7 @@ class Exchange:
                 example=self._briefing.example,
                 metrics=", ".join(KNOWN_METRICS),
                 slowest=SLOWEST_DEFAULT,
+                headers=OWN / "tune",
                 known=self._find_same_task(),
             )
             said = {"type": "message", "message": {"role": "user", "content": asked}}

@@ -216,7 +216,7 @@ def verify_candidate(
 
 
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:
-    folder, told = plan.template.path.parent, problems[:MOST_PROBLEMS]
+    folder, told = plan.template.path.parent, [*dict.fromkeys(problems)][:MOST_PROBLEMS]
     if told:
         quoted = (quote_places(_without_folder(one, folder), plan.template) for one in told)
         raise RefusedError("\n\n".join(quoted))

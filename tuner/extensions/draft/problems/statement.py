@@ -516,16 +516,23 @@ def _add_shift(text: str, shift: int) -> str:
 def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) -> Sizes | None:
     """Find sizes at the edge that the problem takes: small, and other ones for each axis.
 
-    `start` chooses which; None where the problem takes none but larger ones.
+    `start` chooses which; None where the problem takes none but larger ones. Of several numbers it
+    leaves several, where it can: a filter as wide as its image shows nothing of a kernel's indices.
     """
-    sizes = dict(base)
+    sizes, whole = dict(base), extents(base)
     for place, axis in enumerate(axes):
         turned = [_SMALL[(start + place + k) % 8] for k in range(8)]
+        fewest = None
         for size in [*turned, *_SMALL[8:]]:
             found = extents({**sizes, axis: size}) if size < base[axis] else None
-            if found is not None and min(found) > 0:
+            if found is None or min(found) <= 0:
+                continue
+            fewest = fewest or size
+            if all(n > 1 or of == 1 for n, of in zip(found, whole or found, strict=True)):
                 sizes[axis] = size
                 break
+        else:
+            sizes[axis] = fewest or sizes[axis]
     return sizes if sizes != dict(base) else None
 
 

@@ -135,6 +135,12 @@ def test_what_has_to_be_divisible_has_a_long_edge_case_too(tmp_path: Path) -> No
     assert max(case["columns"] for case in found.edge_cases if case["columns"] % 64) == 2352
 
 
+def test_small_sizes_leave_several_results_of_several(tmp_path: Path) -> None:
+    forward = "return nn.functional.max_pool1d(x, 11, stride=4)"
+    found = stated(tmp_path, forward, columns="4096")
+    assert [(case["columns"] - 11) // 4 + 1 for case in found.edge_cases[:2]] == [2, 2]
+
+
 def test_what_is_made_of_bytes_is_read_without_memory(tmp_path: Path) -> None:
     made = "torch.frombuffer(bytearray(4 * columns), dtype=torch.float32)"
     found = stated(
