@@ -36,6 +36,8 @@ LEFT = "PyTorch computes it"
 # What the harness says of other numbers than the problem's, which it computes with TF32 in
 # convolutions; such an answer is asked again without.
 MISMATCH, EXACT = "Output mismatch", "exact"
+# PyTorch's word for TF32 in products: as its users have it, and what it computes beside a part.
+HIGH = "high"
 EAGER = "eager"
 # The problem itself, as these peers of a session are compiled.
 MODES = {EAGER: None, "torch.compile": "default", "torch.compile-max": "max-autotune"}
@@ -58,7 +60,8 @@ def judge(
         return {"correct": False, "why": f"not exported: {done.stderr.strip()[:300]}"}
     (answer,) = (folder / EXPORTED).glob("cut.py" if row.part else "*.py")
     began, given_s = time.monotonic(), min(left_s, TIMEOUT_S)
-    found = run_harness(row.problem, benchmark, environ, given_s, answer)
+    setting = [HIGH] if row.part else []
+    found = run_harness(row.problem, benchmark, environ, given_s, answer, setting)
     if not found and left_s < TIMEOUT_S:
         return {}
     if not found:
@@ -132,6 +135,8 @@ def ask_harness(
         return
     # cuDNN takes TF32 unless it is told not to, and what is right may be further from that.
     torch.backends.cudnn.allow_tf32 = EXACT not in modes
+    if HIGH in modes:
+        torch.set_float32_matmul_precision(HIGH)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         found = harness.eval_kernel_against_ref(
@@ -162,7 +167,7 @@ def _time_problem(
     torch: Any, harness: Any, text: str, device: Any, mode: str | None
 ) -> dict[str, Any]:
     """Time a problem as the harness times answers, as PyTorch's users have it."""
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision(HIGH)
     make, init, inputs = harness.load_original_model_and_inputs(text, {})
     with torch.no_grad():
         harness.set_seed(42)

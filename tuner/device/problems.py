@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +44,7 @@ Sizes = Mapping[str, int]
 _LARGEST_DRAWN = 2.0**60
 # Of a problem's text and of what it draws: its syntax tree is a hundred times as large.
 _MOST_BYTES, _MOST_INPUTS = 1_000_000, 1000
+_NUMBERS = count()
 _DRAWN_IN = ("get_inputs", "get_init_inputs")
 _DTYPES = {"float8_e4m3fn": "float8_e4m3"}
 
@@ -139,10 +142,12 @@ class BenchProblem:
     def _module(self, sizes: Sizes) -> dict[str, Any]:
         changed = {at: sizes[name] for at, name in self._places.items() if name in sizes}
         tree = _Resized(changed).visit(ast.parse(read_regular(self.path)))
-        names: dict[str, Any] = {"__name__": f"problem_{self.path.stem}"}
+        # torch.compile looks a module up by its name; of other sizes it is another one.
+        module = ModuleType(f"problem_{self.path.stem}_{next(_NUMBERS)}")
+        sys.modules[module.__name__] = module
         with blamed_on(self.path, "cannot be imported"):
-            exec(compile(tree, str(self.path), "exec"), names)  # noqa: S102
-        return names
+            exec(compile(tree, str(self.path), "exec"), module.__dict__)  # noqa: S102
+        return module.__dict__
 
 
 class _Resized(ast.NodeTransformer):
@@ -192,11 +197,11 @@ class ProblemModel:
         if len(values) > _MOST_INPUTS:
             message = f"`get_inputs` gives over {_MOST_INPUTS} inputs"
             raise KernelError(message, path=self._problem.path)
-        count = len(values)
+        given = len(values)
         parameters = inspect.signature(self._names["Model"].forward).parameters.values()
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        named = [p.name for p in parameters if p.kind not in variadic][1 : count + 1]
-        named += [f"input{place}" for place in range(len(named), count)]
+        named = [p.name for p in parameters if p.kind not in variadic][1 : given + 1]
+        named += [f"input{place}" for place in range(len(named), given)]
         # What is made of bytes, or of NumPy's arrays, is not where it was asked for.
         placed = [one.to(device) if isinstance(one, torch.Tensor) else one for one in values]
         inputs = dict(zip(named, placed, strict=True))

@@ -147,7 +147,7 @@ def merge_peer_verdicts(verdicts: Sequence[Correctness]) -> Correctness:
     passed, failed = ([v for v in verdicts if v.passed is which] for which in (True, False))
     whole = merge_passes(passed)
     worst = max((error for _, error in whole.errors), default=0.0)
-    notes = [f"is off by up to {worst:.2f} times the tolerance"] * (worst > 1.0)
+    notes = [f"is off by up to {worst:.3g} times the tolerance"] * (worst > 1.0)
     if failed:
         kinds = ", ".join(kind for one in failed for kind in one.input_kinds)
         notes.append(f"fails {kinds}: {failed[0].reason}")

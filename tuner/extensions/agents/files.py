@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from errno import ELOOP
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import (
     KNOWN_METRICS,
     SLOWEST_DEFAULT,
+    check_plan,
     read_plan,
     require_whole,
 )
@@ -228,13 +230,14 @@ class Part:
         self._exchange, self._name, self._kept = exchange, name, kept
 
     def plan(self) -> Idea:
+        """Read what an answer says of itself; what is wrong with that is no fault of the answer."""
         text, problem = self._kept["plan"]
         try:
             if problem:
                 raise ReplyError(problem)
             return self._exchange.idea(text)
         except ReplyError as error:
-            raise ReplyError(f"{PLAN}: {error}") from error
+            return replace(self._exchange.idea(""), hypothesis=f"not read: {PLAN}: {error}")
 
     def refactor(self) -> AgentAnswer:
         return _answer_of(self._kept)
@@ -255,6 +258,18 @@ def answer_places(folder: Path) -> list[Path]:
 def read_answer(folder: Path) -> AgentAnswer:
     """Read the answer in a folder; raise `ReplyError` where it is none or not whole."""
     return _answer_of(_answer_in(folder))
+
+
+def check_plan_in(folder: Path) -> None:
+    """Raise `ReplyError` where the plan beside an answer, if there is one, is not as asked."""
+    text, problem = _plan_in(folder)
+    try:
+        if problem:
+            raise ReplyError(problem)
+        if text.strip():
+            check_plan(text)
+    except ReplyError as error:
+        raise ReplyError(f"{PLAN}: {error}") from error
 
 
 def _answer_in(folder: Path) -> Mapping[str, Any]:

@@ -53,6 +53,8 @@ MOST_PLACES = 3
 _CONTEXT_LINES = 2
 # A list of values may be a line of 20 000 characters.
 _LINE_CHARS = 200
+# A GPU verifies all edge cases of a usual size at once, which the finals do anyway.
+LARGEST_EDGE_BYTES = 1 << 30
 
 
 class RefusedError(TunerError):
@@ -169,7 +171,8 @@ def validate_candidate(plan: Plan, evaluator: Evaluator, *, verify: bool, seed: 
     """
     configs = compile_candidate(plan, evaluator, seed)
     if verify:
-        verify_candidate(plan, evaluator, configs, workloads_to_verify(plan))
+        most = LARGEST_HOST_BYTES if evaluator.device.info.on_cpu else LARGEST_EDGE_BYTES
+        verify_candidate(plan, evaluator, configs, workloads_to_verify(plan, most))
 
 
 def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Config]:
@@ -198,12 +201,12 @@ def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Confi
     return [config for _, config in configs]
 
 
-def workloads_to_verify(plan: Plan) -> list[Workload]:
-    """Choose the smallest tuned workload, the largest that the host holds, and the edge cases."""
+def workloads_to_verify(plan: Plan, most_bytes: int = LARGEST_HOST_BYTES) -> list[Workload]:
+    """Choose the smallest tuned workload, the largest that a host runs, and smaller edge cases."""
     smallest = min(plan.tuned, key=plan.spec.footprint_bytes)
     fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
     largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
-    small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES)
+    small = (w for w in plan.spec.edge_cases if plan.spec.footprint_bytes(w) <= most_bytes)
     return list(dict.fromkeys((smallest, largest, *small)))
 
 

@@ -81,12 +81,13 @@ def _compile(
     """Read and compile an answer for a GPU, and say what its default config uses there."""
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
     from tuner.app.instruments import compiler_for
-    from tuner.extensions.agents.files import read_answer
+    from tuner.extensions.agents.files import check_plan_in, read_answer
     from tuner.extensions.agents.gate import compile_candidate, read_draft, require_as_wide
     from tuner.model.trial import Status, Trial
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiler, Profiling
 
+    check_plan_in(answer)
     made = read_draft(read_answer(answer), plan, place, "answer")
     device = UnavailableDevice(target_info(target or NVIDIA_TARGET))
     compiler = compiler_for(plan.spec, device, None, stack)

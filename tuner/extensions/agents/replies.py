@@ -241,19 +241,24 @@ def plan_schema(briefing: Briefing) -> dict[str, Any]:
     )
 
 
-def read_plan(text: str, briefing: Briefing) -> Idea:
-    """Read the plan in a reply; raise `ReplyError` that says exactly what is wrong with it."""
+def check_plan(text: str) -> PlanModel:
+    """Read a plan whatever it builds on; raise `ReplyError` that says what is wrong with it."""
     try:
         plan = PlanModel.model_validate(_plan_object(text))
     except ValidationError as error:
         raise ReplyError(f"the plan is not as asked: {_mistakes(error)}") from error
-    base = _base(plan.base, briefing)
     for number, one in enumerate(plan.expectations):
         if one.metric not in KNOWN_METRICS:
             known = ", ".join(KNOWN_METRICS)
             raise ReplyError(f"`expectations[{number}].metric` is {one.metric!r}; known: {known}")
+    return plan
+
+
+def read_plan(text: str, briefing: Briefing) -> Idea:
+    """Read the plan in a reply; raise `ReplyError` that says exactly what is wrong with it."""
+    plan = check_plan(text)
     return Idea(
-        base=base,
+        base=_base(plan.base, briefing),
         hypothesis=plan.hypothesis,
         change=plan.change,
         expectations=tuple(
