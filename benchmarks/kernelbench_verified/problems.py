@@ -101,7 +101,7 @@ class Row:
 
     `request` is the newest one, within the folder. `result` is what `tune --json` gave at the end,
     `judged` what the benchmark's harness says, and `reason` why the problem is lost. `part` is what
-    of the problem is tuned where PyTorch's libraries keep the rest, and `tolerance` what replaces
+    of the problem is tuned where PyTorch's libraries keep the rest, and `tolerance` what replaced
     the drafted one.
     """
 
@@ -250,11 +250,12 @@ FOR_AGENTS = """\
 # {name}
 
 The newest `exchange/*/request.md` (or `problem.md` beside it, where there is one) says what is
-asked. Write the files it names beside it, once, and nothing else in this folder.
+asked. Write the files it names beside it, once: they are read as they lie there. Write an answer
+to `draft/` in this folder before, have `tune gate draft {name}.cu` say, without a GPU, what a round
+would refuse, and move it when it passes. A first kernel is checked once it is there.
 
 - Everything you need is in this folder. Look at no other one, at no other solution of the problem,
   and at no test of it.
-- In this folder `tune gate exchange/round-01 {name}.cu` says, without a GPU, what is refused.
 - Write `agent.json` beside your answer: {{"agent": "your model's name", "tokens": N}}, with how
   many tokens you used, or null.{alone}
 """

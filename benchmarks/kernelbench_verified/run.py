@@ -78,8 +78,6 @@ NO_ANSWER, INTERRUPTED = 4, 130
 GPU, FP32_TFLOPS = "h200", 67.0
 # The benchmark's own for float32, in whose products eager PyTorch takes TF32.
 TOLERANCE = "1e-3"
-# What `tune cut` says of a problem that is one kernel.
-NO_LIBRARY = "has nothing for PyTorch's libraries"
 
 
 @dataclass(frozen=True)
@@ -263,20 +261,18 @@ def prepare_one(folder: Path, row: Row, environ: Mapping[str, str], tolerance: s
         code, _, err = run_program(words, folder, PREPARE_S, environ)
     row.state, row.reason = ("lost", say_why(err) or f"ended with code {code}")
     if code == 0:
-        row.state, row.reason, tolerance = "ready", "", tolerance or row.tolerance
+        row.state, row.reason, row.tolerance = "ready", "", tolerance
         for space in folder.glob("search_spaces/*.yaml") if tolerance else ():
             stated = f": {{absolute: {tolerance}, relative: {tolerance}}}"
             space.write_text(space.read_text("utf-8").replace(": measured", stated), "utf-8")
 
 
 def cut_problem(folder: Path, row: Row, environ: Mapping[str, str]) -> None:
-    """Choose what of a problem is tuned; a product in it has the benchmark's own tolerance."""
+    """Choose what of a problem is tuned."""
     words = ["-m", "tuner", "cut", f"{row.problem.name}.py", "--to", ".", "--gpu", GPU, "--json"]
-    code, out, err = run_program(words, folder, PREPARE_S, environ)
+    code, out, _ = run_program(words, folder, PREPARE_S, environ)
     if code == 0:
         row.part = choose_part(json.loads(out)["steps"])
-    if not row.part and NO_LIBRARY not in err:
-        row.tolerance = TOLERANCE
     write_readme(folder, row)
 
 
@@ -316,7 +312,7 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="make folders and first requests")
     parser.add_argument("--every", type=int, default=EVERY, help="which problems to prepare")
     parser.add_argument("--arms", action="store_true", help="prepare the eight of each arm instead")
-    parser.add_argument("--tolerance", default="", help="such as 1e-3, for drafts' `measured`")
+    parser.add_argument("--tolerance", default=TOLERANCE, help="for drafts' `measured`")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--gpus", type=int, default=1, help="how many problems run at a time")
     parser.add_argument("--time-s", type=float, default=540.0, help="what this call may take")

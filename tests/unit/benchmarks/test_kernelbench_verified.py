@@ -226,7 +226,9 @@ def test_the_page_has_every_problem_and_counts_misses_as_once() -> None:
     text = "\n".join(section({"rows": rows, "environment": {"device": "a GPU"}}, "h200"))
     mean = 4.0 ** (1 / 3)
     assert f"| 1 | 3 | 1 | {mean:.2f}x | 1.3x | {2.0 ** (1 / 3):.2f}x | 1.05x | 33% |" in text
-    assert "| 1 10 |  | 25.0 | 100.0 | 50.0 | 60.0 | 4.00x | 2.00x | 2.00x | 0.50x | 90 |  |" in text
+    assert (
+        "| 1 10 |  | 25.0 | 100.0 | 50.0 | 60.0 | 4.00x | 2.00x | 2.00x | 0.50x | 90 |  |" in text
+    )
     assert (
         "| 1 20 |  | 25.0 | 100.0 | 50.0 | 60.0 | 1x | 1x | - | - | 90 | lost: it / was wrong |"
         in text

@@ -14,12 +14,12 @@ from tuner.compiler.nvrtc import Nvrtc
 from tuner.process.protocol import Message
 
 DATA = Path(__file__).parents[1] / "extensions" / "cpu" / "data"
-TYPES = ("bf16", "f16", "e4m3")
+TYPES = ("bf16", "f16", "tf32", "e4m3")
 
 AMPERE = """
   ldmatrix(r1, s), ldmatrix(r2, s), ldmatrix(r4, s);
   ldmatrix_trans(r1, s), ldmatrix_trans(r2, s), ldmatrix_trans(r4, s);
-  mma<bf16>(d, r4, r2), mma<f16>(d, r4, r2);
+  mma<bf16>(d, r4, r2), mma<f16>(d, r4, r2), mma<tf32>(d, r4, r2), r1[0] = to_tf32(d[0]);
   cp_async<4>(s, y), cp_async<8>(s, y), cp_async<16>(s, y, 0);
   cp_async_commit(), cp_async_wait<1>();
   y[1] = l2_evict_first() + l2_evict_last();
@@ -146,7 +146,7 @@ def test_the_gemms_of_the_host_device_are_kernels_for_a_gpu(
         ("sm_80", "bulk_commit();", "needs compute capability 9.0"),
         ("sm_90", "wgmma_fence();", "instructions of sm_90a alone: use mma elsewhere"),
         ("sm_100a", "wgmma_fence();", "instructions of sm_90a alone: use mma elsewhere"),
-        ("sm_90a", "wgmma<e5m2>(d, p, p, true);", "wgmma takes bf16, f16 or e4m3"),
+        ("sm_90a", "wgmma<e5m2>(d, p, p, true);", "wgmma takes bf16, f16, tf32 or e4m3"),
     ],
 )
 def test_what_an_architecture_lacks_is_a_sentence(

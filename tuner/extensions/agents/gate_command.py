@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tuner.space.plan import Plan
 
 
+# What these say holds for code that runs, which here nobody knows: it may be of a fallback.
+OF_WHAT_RUNS = ("instruction_mix", "vector_width", "tail")
+
+
 @click.command("gate")
 @click.argument("answer", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("source", metavar="KERNEL.cu", type=click.Path(path_type=Path))
@@ -106,7 +110,8 @@ def _compile(
             f"{one.shared_bytes} bytes of shared memory, {one.resident} blocks of {one.threads} "
             f"threads a multiprocessor ({one.limiter})"
         )
-    for finding in profiled.findings if profiled else ():
+    found = profiled.findings if profiled else ()
+    for finding in (one for one in found if one.topic not in OF_WHAT_RUNS):
         click.echo(f"{finding.topic}: {finding.text}")
     return made, configs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -72,6 +72,7 @@ _PASSED = "the launch passes what is computed with it"
 _ATTRIBUTE = "it needs a launch with `pdl: true`"
 _PDL = re.compile(r"(.*_)?PDL(_.*)?")
 _ASKS = "it is compared or masked, and may say what is computed"
+_STATED = "the problem has this number too, and may mean it"
 _UNTIED = "nothing ties it to how the work is split, and it may say what is computed"
 # names of how work is split
 _SPLITS = re.compile(
@@ -181,11 +182,16 @@ def why_fixed(name: str, value: Value) -> str | None:
     return None if fits else "no size"
 
 
-def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
-    """Find what could be tuned in the kernel of `launch`; parameters get no name of an axis."""
+def propose(
+    launch: HostLaunch, axes: Sequence[str], stated: Collection[int] = frozenset()
+) -> Proposals:
+    """Find what could be tuned in the kernel of `launch`; parameters get no name of an axis.
+
+    `stated` are the whole numbers in the text of the problem that the kernel computes.
+    """
     names = Names(axes)
     reached = launch.source.reachable([launch.kernel])
-    choices, left = _constants(launch, reached, names)
+    choices, left = _constants(launch, reached, names, stated)
     choices += _members(launch, choices, names)
     template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
@@ -198,7 +204,7 @@ def propose(launch: HostLaunch, axes: Sequence[str]) -> Proposals:
 
 
 def _constants(
-    launch: HostLaunch, reached: tuple[Span, ...], names: Names
+    launch: HostLaunch, reached: tuple[Span, ...], names: Names, stated: Collection[int]
 ) -> tuple[list[TunableConstant], tuple[str, ...]]:
     source, sized = launch.source, launch.problem_sizes
     often = Counter(constant.name for constant in source.constants)
@@ -224,6 +230,8 @@ def _constants(
         if often[name] > 1:
             reason = reason or "it is defined more than once"
         reason = reason or _why_meant(launch, reached, {name}, value)
+        if value in stated and not _splits_work(name, value):
+            reason = reason or _STATED
         if reason is not None:
             left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
             continue
@@ -235,6 +243,13 @@ def _constants(
         edit = Edit(*constant.span, _hole(own))
         choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
     return choices, tuple(left)
+
+
+def _splits_work(name: str, value: Value) -> bool:
+    """Tell by a name in snake case that a number says how work is split: it computes the same."""
+    called = snake_case(name).upper()
+    split = any(pattern.fullmatch(called) for pattern in (PER_THREAD, _SPLITS))
+    return split or _is_block(called, value)
 
 
 def _why_meant(
@@ -249,9 +264,7 @@ def _why_meant(
     if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(text):
         return _OTHER_WIDTH
     if isinstance(value, bool) or any(
-        pattern.fullmatch(name) or _is_block(name, value) or _is_switch(name, value)
-        for name in called
-        for pattern in (PER_THREAD, _SPLITS)
+        _splits_work(name, value) or _is_switch(name, value) for name in called
     ):
         return None
     text = _ASSERTED.sub(";", text)

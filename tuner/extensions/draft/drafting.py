@@ -31,6 +31,7 @@ from tuner.extensions.draft.tensor_maps import split_maps, with_maps
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
+from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
@@ -51,6 +52,7 @@ _MOST_TRIED = 6
 _HOLE = re.compile(r"@\{ (.*?) \}@")
 _NEWER = "--std=c++20"
 _ELSE = re.compile(r"^[ \t]*#[ \t]*(?:else|elif)\b", re.MULTILINE)
+_WHOLE_NUMBER = re.compile(r"(?<![\w.])\d{1,18}(?![\w.])")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
@@ -121,7 +123,9 @@ def draft(
         axes = with_strides(launch, axes_of(launch, hosts))
     else:
         axes = axes_for(stated, launch)
-    proposals = without_unproved(launch, axes, propose(launch, list(axes.names.values())))
+    numbers = _WHOLE_NUMBER.findall("" if problem is None else read_text(problem))
+    proposed = propose(launch, list(axes.names.values()), {*map(int, numbers)})
+    proposals = without_unproved(launch, axes, proposed)
     if loops:
         proposals = with_loops(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)

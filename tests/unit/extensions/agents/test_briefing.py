@@ -258,6 +258,7 @@ def test_a_whole_request_with_a_profile_takes_1800_words(silu, now):
         example=made.example,
         metrics=", ".join(KNOWN_METRICS),
         slowest=1.25,
+        headers="/tune/include",
         known="",
     )
     for part in (

@@ -17,6 +17,7 @@ from tuner.extensions.agents.files import (
     STOP,
     TEMPLATE,
     FilesAgent,
+    check_plan_in,
 )
 from tuner.model.errors import AwaitedError, ReplyError
 
@@ -147,8 +148,13 @@ def test_several_answers_are_read_at_once_each_with_its_own_plan(converse, folde
     assert broken.plan().insist
     with pytest.raises(ReplyError, match="left out"):
         broken.refactor()
-    with pytest.raises(ReplyError, match=r"plan\.json: the reply holds no JSON object"):
-        unread.plan()
+    assert unread.plan().hypothesis.startswith(
+        "not read: plan.json: the reply holds no JSON object"
+    )
+    assert unread.refactor().template == TEXT, "what it says of itself is no fault of an answer"
+    with pytest.raises(ReplyError, match=r"^plan\.json: the reply holds no JSON object"):
+        check_plan_in(folder / "c")
+    check_plan_in(folder / "a")
     broken.tell("refused: it is not whole")
     assert (folder / "b" / RESULT).read_text() == "refused: it is not whole\n"
     put(folder / "a", **{TEMPLATE: "// another\n"})

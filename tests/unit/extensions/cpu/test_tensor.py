@@ -24,14 +24,15 @@ ORDERS = (0, 1, 7)
 DTYPES = {
     "bf16": ml_dtypes.bfloat16,
     "f16": np.float16,
+    "tf32": np.float32,
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
 }
 WGMMAS = (
     *(("bf16", n, 128, 0) for n in (8, 24, 64, 256)),
     *(("bf16", 16, swizzle, 0) for swizzle in (0, 32, 64)),
-    *((dtype, 16, 128, 0) for dtype in ("f16", "e4m3")),
-    *((dtype, 16, 64, 1) for dtype in ("bf16", "f16", "e4m3")),
+    *((dtype, 16, 128, 0) for dtype in ("f16", "tf32", "e4m3")),
+    *((dtype, 16, 64, 1) for dtype in ("bf16", "f16", "tf32", "e4m3")),
 )
 BOXES = ((0, 2), (32, 2), (64, 2), (128, 2), (64, 3))
 PARTS = (
@@ -80,7 +81,21 @@ def words(values: np.ndarray) -> tuple[str, list[int]]:
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Multiply as tensor cores do, which read 19 bits of a float."""
+    if a.dtype == np.float32:
+        a, b = ((one.view(np.uint32) & 0xFFFFE000).view(np.float32) for one in (a, b))
     return a.astype(np.float64) @ b.astype(np.float64).T
+
+
+def test_floats_are_rounded_to_tf32_as_ptx_does() -> None:
+    kernel = """#include <tune/tensor.h>
+extern "C" __global__ void k(float* y) {
+  for (int i = 0; i < 4; ++i) y[i] = __uint_as_float(tune::to_tf32(y[i]));
+}"""
+    with cubins() as compile_kernels:
+        given = [1.0, 1.0 + 2.0**-11, 1.0 + 2.0**-12, -3.14159274]
+        end = launch(compile_kernels(kernel, ("k",)), ("c_float", given))
+    assert end.buffers[0] == [1.0, 1.0 + 2.0**-10, 1.0, -1608 / 512]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -29,6 +29,7 @@ using u64 = unsigned long long;
 // Types of operands.
 struct bf16 {};
 struct f16 {};
+struct tf32 {};
 struct e4m3 {};
 struct e5m2 {};
 
@@ -60,7 +61,8 @@ TUNE_DEVICE void ldmatrix_trans(u32 (&r)[4], u32 row) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 
-// d += a * b of a warp: 16 x 8, and 16 of K for 16-bit types, 32 for fp8 (from 8.9 on).
+// d += a * b of a warp: 16 x 8, and 16 of K for 16-bit types, 32 for fp8 (from 8.9 on), 8 for TF32,
+// whose operands are floats of which the low 13 bits do not count.
 #define TUNE_MMA(TYPE, SHAPE)                                                                     \
   TUNE_DEVICE void mma_as(TYPE, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {            \
     asm volatile("mma.sync.aligned." SHAPE ".row.col.f32." #TYPE "." #TYPE                        \
@@ -70,6 +72,7 @@ TUNE_DEVICE void ldmatrix_trans(u32 (&r)[4], u32 row) {
   }
 TUNE_MMA(bf16, "m16n8k16")
 TUNE_MMA(f16, "m16n8k16")
+TUNE_MMA(tf32, "m16n8k8")
 TUNE_MMA(e4m3, "m16n8k32")
 TUNE_MMA(e5m2, "m16n8k32")
 #undef TUNE_MMA
@@ -77,6 +80,13 @@ template <class T, bool kThere = TUNE_HAS_SM80>
 TUNE_DEVICE void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   TUNE_NEEDS_SM80;
   mma_as(T(), d, a, b);
+}
+// Rounded to the nearest: what tensor cores make of a float by themselves is cut off.
+TUNE_SM80 u32 to_tf32(float x) {
+  TUNE_NEEDS_SM80;
+  u32 r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
 }
 
 // Copies of a thread: what is past `from_bytes` is filled with zeros.

@@ -1,6 +1,6 @@
 // wgmma: multiplies of a warpgroup, with operands of rows along K ("K-major") in shared memory.
 //
-// The shape is 64 x N, N 8 to 256 in steps of 8, and 16 of K for 16-bit types, 32 for fp8. A header
+// The shape is 64 x N, N 8 to 256 in steps of 8, and 16 of K for 16-bit types, 32 for fp8, 8 for TF32. A header
 // of its own, for it takes time to compile. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -133,9 +133,11 @@ TUNE_DEVICE u64 matrix_descriptor(u32 address, u32 stride_bytes = 8 * kSwizzle, 
                ", p, 1, 1" MAJOR ";\n\t}" : TUNE_O##N : __VA_ARGS__)
 #define TUNE_EACH(N, ADD, A, MAJOR, ...)                                                          \
   TUNE_NEEDS_WGMMA;                                                                               \
-  static_assert(is<T, bf16> || is<T, f16> || is<T, e4m3>, "wgmma takes bf16, f16 or e4m3");       \
+  static_assert(is<T, bf16> || is<T, f16> || is<T, tf32> || is<T, e4m3>,                          \
+                "wgmma takes bf16, f16, tf32 or e4m3");                                           \
   if constexpr (is<T, bf16>) TUNE_ISSUE(N, "k16.f32.bf16.bf16", ADD, A, MAJOR, __VA_ARGS__);      \
   if constexpr (is<T, f16>) TUNE_ISSUE(N, "k16.f32.f16.f16", ADD, A, MAJOR, __VA_ARGS__);         \
+  if constexpr (is<T, tf32>) TUNE_ISSUE(N, "k8.f32.tf32.tf32", ADD, A, "", __VA_ARGS__);          \
   if constexpr (is<T, e4m3>) TUNE_ISSUE(N, "k32.f32.e4m3.e4m3", ADD, A, "", __VA_ARGS__)
 // N, and the numbers of the operands that follow its N / 2 accumulators.
 #define TUNE_WGMMA(N, I, J, K, L, M, O)                                                           \

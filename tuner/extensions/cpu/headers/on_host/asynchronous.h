@@ -5,7 +5,7 @@
 
 namespace cuda_on_host {
 
-enum class OperandType { bf16, f16, e4m3, e5m2 };
+enum class OperandType { bf16, f16, tf32, e4m3, e5m2 };
 
 // What stands for a CUtensorMap on the CPU: as many bytes, filled by the process that launches.
 // Element i along dimension k (0 is the innermost) lies `strides[k - 1] * i` bytes on; sizes and

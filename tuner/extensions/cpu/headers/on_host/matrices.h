@@ -7,6 +7,7 @@ static float decoded(unsigned code, OperandType type) {
   switch (type) {
     case OperandType::bf16: return __uint_as_float(code << 16);
     case OperandType::f16: return Fp16::decode(static_cast<unsigned short>(code));
+    case OperandType::tf32: return __uint_as_float(code & 0xFFFFE000u);
     case OperandType::e4m3: return decode8<__NV_E4M3>(static_cast<unsigned char>(code));
     default: return decode8<__NV_E5M2>(static_cast<unsigned char>(code));
   }
@@ -17,7 +18,10 @@ struct Row {
   float at[32];
 };
 
-static int per_word(OperandType type) { return type == OperandType::bf16 || type == OperandType::f16 ? 2 : 4; }
+static int per_word(OperandType type) {
+  if (type == OperandType::tf32) return 1;
+  return type == OperandType::bf16 || type == OperandType::f16 ? 2 : 4;
+}
 
 static Row row_of(const unsigned (&words)[8], OperandType type) {
   static float byte_values[2][256];
@@ -31,7 +35,9 @@ static Row row_of(const unsigned (&words)[8], OperandType type) {
   const int each = per_word(type);
   for (int i = 0; i < 8 * each; ++i) {
     const unsigned word = words[i / each];
-    if (each == 2)
+    if (each == 1)
+      row.at[i] = decoded(word, type);
+    else if (each == 2)
       row.at[i] = decoded(word >> 16 * (i % 2) & 0xFFFF, type);
     else
       row.at[i] = byte_values[type == OperandType::e5m2][word >> 8 * (i % 4) & 0xFF];

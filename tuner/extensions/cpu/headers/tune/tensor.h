@@ -12,11 +12,13 @@ using u64 = unsigned long long;
 
 struct bf16 {};
 struct f16 {};
+struct tf32 {};
 struct e4m3 {};
 struct e5m2 {};
 
 constexpr cuda_on_host::OperandType narrow(bf16) { return cuda_on_host::OperandType::bf16; }
 constexpr cuda_on_host::OperandType narrow(f16) { return cuda_on_host::OperandType::f16; }
+constexpr cuda_on_host::OperandType narrow(tf32) { return cuda_on_host::OperandType::tf32; }
 constexpr cuda_on_host::OperandType narrow(e4m3) { return cuda_on_host::OperandType::e4m3; }
 constexpr cuda_on_host::OperandType narrow(e5m2) { return cuda_on_host::OperandType::e5m2; }
 
@@ -39,6 +41,7 @@ template <class T>
 void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], ON_HOST_LINE) {
   cuda_on_host::multiply_in_warp(d, a, b, narrow(T()), line);
 }
+inline u32 to_tf32(float x) { return x != x ? 0x7FFFFFFF : (__float_as_uint(x) + 0x1000u) & ~0x1FFFu; }
 
 template <int kBytes>
 void cp_async(u32 to, const void* from, u32 from_bytes = kBytes, ON_HOST_LINE) {

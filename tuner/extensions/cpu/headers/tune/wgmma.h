@@ -33,13 +33,13 @@ u64 matrix_descriptor(u32 address, u32 stride_bytes = 8 * kSwizzle, u32 leading_
 template <class T, int kCount>
 void wgmma(float (&d)[kCount], u64 a, u64 b, bool accumulate, ON_HOST_LINE) {
   static_assert(kCount % 4 == 0 && kCount <= 128, "N / 2 accumulators, N 8 to 256 in steps of 8");
-  static_assert(narrow(T()) != cuda_on_host::OperandType::e5m2, "wgmma takes bf16, f16 or e4m3");
+  static_assert(narrow(T()) != cuda_on_host::OperandType::e5m2, "wgmma takes bf16, f16, tf32 or e4m3");
   cuda_on_host::multiply_later({d, 2 * kCount, narrow(T()), accumulate, true, a, b, {}, line});
 }
 template <class T, int kCount>
 void wgmma(float (&d)[kCount], const u32 (&a)[4], u64 b, bool accumulate, ON_HOST_LINE) {
   static_assert(kCount % 4 == 0 && kCount <= 128, "N / 2 accumulators, N 8 to 256 in steps of 8");
-  static_assert(narrow(T()) != cuda_on_host::OperandType::e5m2, "wgmma takes bf16, f16 or e4m3");
+  static_assert(narrow(T()) != cuda_on_host::OperandType::e5m2, "wgmma takes bf16, f16, tf32 or e4m3");
   cuda_on_host::Multiply one{d, 2 * kCount, narrow(T()), accumulate, false, 0, b, {}, line};
   cuda_on_host::gather_rows(one, a);
   cuda_on_host::multiply_later(one);
