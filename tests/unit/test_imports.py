@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 46_980,
+    "core": 47_010,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 16_320,
-    "agents": 8_255,
+    "draft": 16_375,
+    "agents": 8_285,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_595,
-    "docs": 4_890,
+    "tests": 82_710,
+    "docs": 4_895,
 }
 
 
