@@ -34,15 +34,15 @@ class Applicability:
 
     `written` are the axes that the source depends on, and `shapes` the values of these for which
     it is the right one. `conditions` and `launches` have no parameters left in them.
-    `static_bytes` is the shared memory that the code takes by itself, `choices` are those of the
-    operator that the template wrote into it, `scratch` the shapes of all scratch.
+    `static_bytes` is the shared memory that each launch's code takes by itself at most, `choices`
+    are those of the operator that the template wrote into it, `scratch` the shapes of all scratch.
     """
 
     written: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     conditions: tuple[Expression, ...]
     launches: tuple[LaunchSpec, ...]
-    static_bytes: int = 0
+    static_bytes: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     scratch: Mapping[str, tuple[Expression, ...]] = field(default_factory=dict)
 
@@ -53,26 +53,32 @@ class Applicability:
         try:
             if not all(condition.evaluate(names) for condition in self.conditions):
                 return False
-            resolved = [(spec, spec.resolve(names)) for spec in self.launches]
-            launches = [(spec, launch) for spec, launch in resolved if launch is not None]
-            mappable = not any(m.refusal(names) for spec, _ in launches for m in spec.maps)
+            static_bytes = self.static_bytes or (0,) * len(self.launches)
+            resolved = zip(self.launches, static_bytes, strict=True)
+            launches = [
+                (spec, launch, static)
+                for spec, static in resolved
+                if (launch := spec.resolve(names)) is not None
+            ]
+            mappable = not any(m.refusal(names) for spec, *_ in launches for m in spec.maps)
         except ExpressionError:
             return False
-        launchable = all(self._launchable(launch, names) for _, launch in launches)
+        launchable = all(_launchable(launch, static, names) for _, launch, static in launches)
         return bool(launches) and mappable and launchable
 
-    def _launchable(self, launch: Launch, names: Mapping[str, Value]) -> bool:
-        shared_bytes = launch.shared_bytes + self.static_bytes
-        return (
-            all(
-                1 <= size <= most
-                for sizes, limits in ((launch.grid, CUDA_GRID), (launch.block, CUDA_BLOCK))
-                for size, most in zip(sizes, limits, strict=True)
-            )
-            and launch.threads <= int(names["max_threads"])
-            and self.static_bytes <= shared_bytes <= int(names["max_shared_bytes"])
-            and launch.clusters_divide_grid
+
+def _launchable(launch: Launch, static_bytes: int, names: Mapping[str, Value]) -> bool:
+    shared_bytes = launch.shared_bytes + static_bytes
+    return (
+        all(
+            1 <= size <= most
+            for sizes, limits in ((launch.grid, CUDA_GRID), (launch.block, CUDA_BLOCK))
+            for size, most in zip(sizes, limits, strict=True)
         )
+        and launch.threads <= int(names["max_threads"])
+        and static_bytes <= shared_bytes <= int(names["max_shared_bytes"])
+        and launch.clusters_divide_grid
+    )
 
 
 def nearest(
@@ -135,7 +141,6 @@ class VariantRenderer:
         kernel: VariantKernel,
         workload: Workload,
         others: Sequence[Workload],
-        static_bytes: int = 0,
     ) -> Applicability:
         """Find out for which shapes, also of `others`, a kernel of `workload` is the source."""
         _, definition = self._candidate(kernel.variant.candidate)
@@ -169,7 +174,6 @@ class VariantRenderer:
                 for argument in spec.arguments
                 if argument.role == "scratch" and argument.shape
             },
-            static_bytes=static_bytes,
             choices=tuple(
                 operator.name
                 for operator in spec.operators

@@ -277,10 +277,16 @@ class SessionDispatch:
 
     def applicability(self, kernel: VariantKernel) -> Applicability:
         if kernel not in self._applicability:
-            static_bytes = self._static_bytes.get(kernel.variant, 0)
-            self._applicability[kernel] = self.renderer.applicability(
-                kernel, self._homes[kernel], self._workloads, static_bytes
+            home = self._homes[kernel]
+            reach = self.renderer.applicability(kernel, home, self._workloads)
+            names, most = self.renderer.names(home), self._static_bytes.get(kernel.variant, 0)
+            # The most of its kernels is known, and that each was launched with what it asks for.
+            launched = (spec.resolve(names) for spec in reach.launches)
+            static_bytes = tuple(
+                min(most, int(names["max_shared_bytes"]) - one.shared_bytes) if one else most
+                for one in launched
             )
+            self._applicability[kernel] = replace(reach, static_bytes=static_bytes)
         return self._applicability[kernel]
 
     def _offers(self, workload: Workload) -> Offers:

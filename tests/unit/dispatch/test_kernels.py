@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from dispatch_sample import (
     ENVIRONMENT,
@@ -25,9 +27,9 @@ def kernels(template=TEMPLATE, space=SPACE):
     return VariantRenderer([candidate], {"MAP": "twice"}, device_numbers(ENVIRONMENT))
 
 
-def reach_of(made, one, static_bytes=0):
+def reach_of(made, one):
     kernel = made.of(MANY, one)
-    return made.applicability(kernel, MANY, (ONE, SOME, MANY, FAR), static_bytes)
+    return made.applicability(kernel, MANY, (ONE, SOME, MANY, FAR))
 
 
 def names(made, **axes):
@@ -67,7 +69,8 @@ def test_a_launch_that_the_device_would_refuse_is_out_of_reach():
     wide = variant(256, wide=True)
     assert reach_of(made, wide).holds(names(made, T=8, D=4096))
     # 256 * 400 bytes and what the code takes itself are over 227 KiB.
-    assert not reach_of(made, wide, static_bytes=140_000).holds(names(made, T=8, D=4096))
+    large = replace(reach_of(made, wide), static_bytes=(140_000, 140_000))
+    assert not large.holds(names(made, T=8, D=4096))
 
 
 def test_a_grid_that_clusters_do_not_divide_is_out_of_reach():

@@ -94,7 +94,7 @@ class VariantSource:
     source: str
     launches: tuple[CppLaunch, ...]
     conditions: tuple[str, ...] = ()
-    static_bytes: int = 0
+    static_bytes: tuple[int, ...] = ()
     fixed: tuple[str, ...] = ()
     scratch: Mapping[str, str] = field(default_factory=dict)
 

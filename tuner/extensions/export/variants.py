@@ -52,8 +52,8 @@ class ExportedVariant:
 
     `shapes` has the axes and sizes for which alone the source is right, and none where it is for
     all. `fixed` are the scalars whose defaults are in the source, which has our own headers within.
-    `static_bytes` is the shared memory that the code takes by itself, `scratch` the shapes of what
-    a config sizes, `candidate` whose search space it stands in.
+    `static_bytes` is the shared memory that each launch's code takes at most, `scratch` the shapes
+    of what a config sizes, `candidate` whose search space it stands in.
     """
 
     number: int
@@ -63,7 +63,7 @@ class ExportedVariant:
     fixed: tuple[CallerScalar, ...]
     conditions: tuple[Expression, ...] = ()
     shapes: tuple[tuple[tuple[str, int], ...], ...] = ()
-    static_bytes: int = 0
+    static_bytes: tuple[int, ...] = ()
     scratch: Mapping[str, Sequence[Expression]] = field(default_factory=dict)
     candidate: str = INITIAL
 

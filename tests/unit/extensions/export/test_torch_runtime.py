@@ -62,7 +62,7 @@ def table(folder: Path) -> Table:
         shapes=lambda rows, width: ((rows, width), (rows, width)),
         scratch_bytes=lambda rows, width: (4 * rows,),
         scalars=lambda rows, width: (2.0, rows),
-        variants=(Variant(1, "v1.cubin", {"scale": "_Z5scale"}, 64, small, twice),),
+        variants=(Variant(1, "v1.cubin", {"scale": "_Z5scale"}, {"scale": 64}, small, twice),),
         points=(((1, 8), 1), ((64, 8), 1), ((4096, 8), 0)),
         folder=folder,
     )
@@ -282,8 +282,10 @@ def test_the_nearest_shape_whose_variant_may_run_serves(tmp_path: Path) -> None:
     (one,) = found.variants
     broken = replace(found, variants=(replace(one, launches=lambda rows, width, gpu: (1 // 0,)),))
     assert serving(broken, (1, 8), NUMBERS) is None
-    large = replace(found, variants=(replace(one, static_bytes=232448),))
-    assert serving(large, (1, 16), NUMBERS) is None
+    large = replace(found, variants=(replace(one, static_bytes={"scale": 232449}),))
+    assert serving(large, (1, 8), NUMBERS) is None
+    beside = replace(found, variants=(replace(one, static_bytes={"scale": 0, "other": 232449}),))
+    assert serving(beside, (1, 8), NUMBERS) == beside.variants[0], "another kernel's is its own"
 
 
 @pytest.fixture

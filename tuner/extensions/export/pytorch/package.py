@@ -52,7 +52,7 @@ class BuiltVariant:
     title: str
     cubin: str
     symbols: Mapping[str, str]
-    static_bytes: int
+    static_bytes: Mapping[str, int]
     fits: tuple[str, ...]
     launches: tuple[str, ...]
     fixed: tuple[str, ...]
@@ -158,7 +158,7 @@ class OperatorFiles:
             one.title,
             f"cubins/{name}.cubin",
             {kernel: result.lowered[kernel] for kernel in names},
-            max((used.static_shared_bytes for used in result.resources.values()), default=0),
+            {kernel: result.resources[kernel].static_shared_bytes for kernel in names},
             tuple(text for text in dict.fromkeys(conditions) if text != "True") or ("True",),
             tuple(text for launch in one.launches if (text := _launch(launch, spec))),
             tuple(_python_name(spec.arguments[scalar.position]) for scalar in one.fixed),

@@ -111,7 +111,7 @@ class Variant:
     number: int
     cubin: str
     symbols: dict[str, str]
-    static_bytes: int
+    static_bytes: dict[str, int]
     fits: Callable[..., bool]
     launches: Callable[..., Sequence[Launch | None]]
     # Scalars whose defaults are in the code: it is wrong for every other value.
@@ -499,7 +499,7 @@ def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:
         all(1 <= size <= most for size, most in zip(one.grid, GRID_LIMITS, strict=False))
         and all(1 <= size <= most for size, most in zip(one.block, BLOCK_LIMITS, strict=False))
         and prod(one.block) <= numbers.max_threads
-        and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes
+        and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes[one.kernel]
         and all(
             of_cluster >= 1 and size % of_cluster == 0
             for size, of_cluster in zip((*one.grid, 1, 1), one.cluster or (), strict=False)
