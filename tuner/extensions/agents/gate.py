@@ -212,10 +212,16 @@ def workloads_to_verify(plan: Plan, most_bytes: int = LARGEST_HOST_BYTES) -> lis
 
 def verify_candidate(
     plan: Plan, evaluator: Evaluator, configs: Sequence[Config], workloads: Sequence[Workload]
-) -> None:
-    """Verify the first few configs with all kinds of input; raise `RefusedError` with problems."""
+) -> list[str]:
+    """Verify the first few configs with all kinds of input; return what is wrong with some.
+
+    Raises `RefusedError` where the first, the default, is wrong: the others a search drops.
+    """
     left = list(dict.fromkeys(configs[:VERIFIED_CONFIGS]))
-    _require_none(plan, [said for w in workloads for said in _wrong(evaluator, left, w)])
+    default, *_ = left
+    problems = [said for w in workloads for said in _wrong(evaluator, left, w)]
+    _require_none(plan, problems if default not in left else ())
+    return problems
 
 
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:

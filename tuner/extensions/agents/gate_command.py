@@ -139,7 +139,8 @@ def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack)
     baseline = evaluator_of(plan, compiler, device)
     for workload in small:
         baseline.verify_baseline(workload)  # it decides what is accurate where that is measured
-    verify_candidate(made, evaluator_of(made, compiler, device), configs, small)
+    for problem in verify_candidate(made, evaluator_of(made, compiler, device), configs, small):
+        click.echo(f"a search would drop this: {problem}")
     left_out = [w.key for w in wanted if w not in small]
     if left_out:
         click.echo(f"not verified on {', '.join(left_out)}, of over 64 MiB")
