@@ -210,6 +210,7 @@ def _result_of(folder: Path, row: Row) -> dict[str, Any]:
         "judged": judged,
         "whole": whole,
         "gpu_s": round(row.gpu_s, 1),
+        "commits": sorted({one.commit for one in row.steps if one.commit}),
         "rounds": [
             {n: one[n] for n in ("end", "speedup", "search_gain", "change")}
             for one in row.result.get("rounds", [])

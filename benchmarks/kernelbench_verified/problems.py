@@ -87,12 +87,14 @@ REPETITIONS = (1, 2)
 
 @dataclass
 class Step:
-    """One run of `tune`: its seconds on the machine, how it ended, and the time it had found."""
+    """One run of `tune`: its seconds on the machine, how it ended, the time it had found, and of
+    which commit it was."""
 
     seconds: float
     code: int | None
     on_gpu: bool
     best_us: float | None = None
+    commit: str = ""
 
 
 @dataclass

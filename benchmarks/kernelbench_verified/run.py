@@ -143,7 +143,8 @@ def run_step(folder: Path, row: Row, call: Call) -> None:
     words = ["-m", "tuner", *words_for(folder, row, call.device), "--json", "--quiet"]
     code, out, err = run_program(words, folder, limit_s, call.environ)
     seconds = round(time.monotonic() - began, 1)
-    row.steps.append(Step(seconds, code, call.device != "host", best_us(folder)))
+    commit = call.environ.get("TUNE_COMMIT", "")
+    row.steps.append(Step(seconds, code, call.device != "host", best_us(folder), commit))
     row.request = newest_request(folder)
     result = json.loads(out) if out and code in (0, NO_ANSWER) else {}
     if result.get("workloads"):

@@ -1,60 +1,22 @@
-#include <cuda_runtime.h>
-
-// A kernel for level2_100.py: out [batch_size, out_channels, kernel_size + 44, kernel_size + 92, kernel_size + 92] from x [batch_size, in_channels, 24, 48, 48], conv_transpose_weight [in_channels, out_channels, kernel_size, kernel_size, kernel_size], conv_transpose_bias [out_channels], row-major.
-// One output a thread. Stride 2, padding 1: input i and tap k give output 2 * i - 1 + k.
+// A kernel for bias_clamp_div.py: out [batch_size, n128, n47, n95, n95] from conv_transpose3d [batch_size, n128, n47, n95, n95], bias [n128, 1, 1, 1], row-major.
 #define BLOCK_SIZE 256
-#define IN_D 24
-#define IN_H 48
-#define IN_W 48
 
-__global__ void level2_100_kernel(const float* __restrict__ x, const float* __restrict__ conv_transpose_weight, const float* __restrict__ conv_transpose_bias, float* __restrict__ out, int batch_size, int in_channels, int out_channels, int kernel_size) {
-  const long long i = blockIdx.x * (long long)BLOCK_SIZE + threadIdx.x;
-  const int out_d = kernel_size + 44;
-  const int out_h = kernel_size + 92;
-  const int out_w = kernel_size + 92;
-  if (i >= (long long)batch_size * out_channels * out_d * out_h * out_w) return;
-
-  long long rest = i;
-  const int ow = (int)(rest % out_w);
-  rest /= out_w;
-  const int oh = (int)(rest % out_h);
-  rest /= out_h;
-  const int od = (int)(rest % out_d);
-  rest /= out_d;
-  const int oc = (int)(rest % out_channels);
-  const long long n = rest / out_channels;
-
-  const long long volume = IN_D * IN_H * IN_W;
-  const int taps = kernel_size * kernel_size * kernel_size;
-  const long long weight_step = (long long)out_channels * taps;
-  const float* xn = x + n * in_channels * volume;
-  const float* wn = conv_transpose_weight + (long long)oc * taps;
-
-  float y = conv_transpose_bias[oc];
-  // Only the taps of the right parity meet an input: o + 1 - k has to be even.
-  for (int kd = (od + 1) % 2; kd < kernel_size; kd += 2) {
-    const int id = (od + 1 - kd) / 2;
-    if (id < 0 || id >= IN_D) continue;
-    for (int kh = (oh + 1) % 2; kh < kernel_size; kh += 2) {
-      const int ih = (oh + 1 - kh) / 2;
-      if (ih < 0 || ih >= IN_H) continue;
-      for (int kw = (ow + 1) % 2; kw < kernel_size; kw += 2) {
-        const int iw = (ow + 1 - kw) / 2;
-        if (iw < 0 || iw >= IN_W) continue;
-        const float* xp = xn + (id * IN_H + ih) * IN_W + iw;
-        const float* wp = wn + (kd * kernel_size + kh) * kernel_size + kw;
-        for (int ic = 0; ic < in_channels; ic++) {
-          y += xp[ic * volume] * wp[ic * weight_step];
-        }
-      }
-    }
-  }
-
-  if (y < -1.0f) y = -1.0f;
-  out[i] = y / 2.0f;
+// A block takes BLOCK_SIZE neighbouring elements of one (batch, channel) volume, one element a thread:
+// the channel is found once from blockIdx.x, with no division in 64 bits per element.
+__global__ void bias_clamp_div_kernel(const float* __restrict__ conv_transpose3d, const float* __restrict__ bias, float* __restrict__ out, int batch_size, int n128, int n47, int n95) {
+  const unsigned volume = (unsigned)n47 * (unsigned)n95 * (unsigned)n95;
+  const unsigned chunks = (volume + BLOCK_SIZE - 1) / BLOCK_SIZE;
+  const unsigned row = blockIdx.x / chunks;  // batch * n128 + channel
+  const unsigned j = (blockIdx.x - row * chunks) * BLOCK_SIZE + threadIdx.x;
+  if (j >= volume) return;
+  const long long i = (long long)row * volume + j;
+  const float v = conv_transpose3d[i] + bias[row % (unsigned)n128];
+  // a comparison rather than fmaxf, so that a NaN stays a NaN as in torch.clamp; * 0.5f is exact
+  out[i] = (v < -1.0f ? -1.0f : v) * 0.5f;
 }
 
-void launch(const float* __restrict__ x, const float* __restrict__ conv_transpose_weight, const float* __restrict__ conv_transpose_bias, float* __restrict__ out, int batch_size, int in_channels, int out_channels, int kernel_size) {
-  const int blocks = (batch_size * out_channels * (kernel_size + 44) * (kernel_size + 92) * (kernel_size + 92) + BLOCK_SIZE - 1) / BLOCK_SIZE;
-  level2_100_kernel<<<blocks, BLOCK_SIZE>>>(x, conv_transpose_weight, conv_transpose_bias, out, batch_size, in_channels, out_channels, kernel_size);
+void launch(const float* __restrict__ conv_transpose3d, const float* __restrict__ bias, float* __restrict__ out, int batch_size, int n128, int n47, int n95) {
+  const int chunks = (n47 * n95 * n95 + BLOCK_SIZE - 1) / BLOCK_SIZE;
+  const int blocks = batch_size * n128 * chunks;
+  bias_clamp_div_kernel<<<blocks, BLOCK_SIZE>>>(conv_transpose3d, bias, out, batch_size, n128, n47, n95);
 }

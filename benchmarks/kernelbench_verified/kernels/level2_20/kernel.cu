@@ -1,64 +1,22 @@
-#include <cuda_runtime.h>
-
-// A kernel for level2_20.py: out [batch_size, out_channels, kernel_size + 29, kernel_size + 61, kernel_size + 61] from x [batch_size, in_channels, 16, 32, 32], bias [out_channels, 1, 1, 1], conv_transpose_weight [in_channels, out_channels, kernel_size, kernel_size, kernel_size], conv_transpose_bias [out_channels], row-major.
-// One output a thread. Stride 2, padding 1: input i and tap k give output 2 * i - 1 + k
-// (the output padding only makes the output larger).
+// A kernel for bias_add_mul.py: out [batch_size, n64, n32, n64, n64] from conv_transpose3d [batch_size, n64, n32, n64, n64], bias [n64, 1, 1, 1], bias_2 [n64, 1, 1, 1], row-major.
+// One element a thread. A block stays within one plane (one batch and channel), so that its channel
+// and its two biases are found from the block's number, without a 64-bit division.
 #define BLOCK_SIZE 256
-#define IN_D 16
-#define IN_H 32
-#define IN_W 32
 
-__global__ void level2_20_kernel(const float* __restrict__ x, const float* __restrict__ bias, const float* __restrict__ conv_transpose_weight, const float* __restrict__ conv_transpose_bias, float* __restrict__ out, int batch_size, int in_channels, int out_channels, int kernel_size) {
-  const long long i = blockIdx.x * (long long)BLOCK_SIZE + threadIdx.x;
-  const int out_d = kernel_size + 29;
-  const int out_h = kernel_size + 61;
-  const int out_w = kernel_size + 61;
-  if (i >= (long long)batch_size * out_channels * out_d * out_h * out_w) return;
-
-  long long rest = i;
-  const int ow = (int)(rest % out_w);
-  rest /= out_w;
-  const int oh = (int)(rest % out_h);
-  rest /= out_h;
-  const int od = (int)(rest % out_d);
-  rest /= out_d;
-  const int oc = (int)(rest % out_channels);
-  const long long n = rest / out_channels;
-
-  const long long volume = IN_D * IN_H * IN_W;
-  const int taps = kernel_size * kernel_size * kernel_size;
-  const long long weight_step = (long long)out_channels * taps;
-  const float* xn = x + n * in_channels * volume;
-  const float* wn = conv_transpose_weight + (long long)oc * taps;
-
-  float y = conv_transpose_bias[oc];
-  // Only the taps of the right parity meet an input: o + 1 - k has to be even.
-  for (int kd = (od + 1) % 2; kd < kernel_size; kd += 2) {
-    const int id = (od + 1 - kd) / 2;
-    if (id < 0 || id >= IN_D) continue;
-    for (int kh = (oh + 1) % 2; kh < kernel_size; kh += 2) {
-      const int ih = (oh + 1 - kh) / 2;
-      if (ih < 0 || ih >= IN_H) continue;
-      for (int kw = (ow + 1) % 2; kw < kernel_size; kw += 2) {
-        const int iw = (ow + 1 - kw) / 2;
-        if (iw < 0 || iw >= IN_W) continue;
-        const float* xp = xn + (id * IN_H + ih) * IN_W + iw;
-        const float* wp = wn + (kd * kernel_size + kh) * kernel_size + kw;
-        for (int ic = 0; ic < in_channels; ic++) {
-          y += xp[ic * volume] * wp[ic * weight_step];
-        }
-      }
-    }
-  }
-
-  float v = y + bias[oc];
-  v = v + y;
-  v = v * y;
-  v = v + y;
-  out[i] = v;
+__global__ void bias_add_mul_kernel(const float* __restrict__ conv_transpose3d, const float* __restrict__ bias, const float* __restrict__ bias_2, float* __restrict__ out, int batch_size, int n64, int n32) {
+  const int plane_size = n32 * n64 * n64;
+  const int chunks = (plane_size + BLOCK_SIZE - 1) / BLOCK_SIZE;  // blocks a plane
+  const int plane = blockIdx.x / chunks;
+  const int j = (blockIdx.x - plane * chunks) * BLOCK_SIZE + threadIdx.x;
+  if (plane >= batch_size * n64 || j >= plane_size) return;
+  const int channel = plane % n64;
+  const long long i = (long long)plane * plane_size + j;
+  const float t = conv_transpose3d[i] + bias[channel];
+  out[i] = ((t + bias_2[channel]) + t) * t + t;
 }
 
-void launch(const float* __restrict__ x, const float* __restrict__ bias, const float* __restrict__ conv_transpose_weight, const float* __restrict__ conv_transpose_bias, float* __restrict__ out, int batch_size, int in_channels, int out_channels, int kernel_size) {
-  const int blocks = (batch_size * out_channels * (kernel_size + 29) * (kernel_size + 61) * (kernel_size + 61) + BLOCK_SIZE - 1) / BLOCK_SIZE;
-  level2_20_kernel<<<blocks, BLOCK_SIZE>>>(x, bias, conv_transpose_weight, conv_transpose_bias, out, batch_size, in_channels, out_channels, kernel_size);
+void launch(const float* __restrict__ conv_transpose3d, const float* __restrict__ bias, const float* __restrict__ bias_2, float* __restrict__ out, int batch_size, int n64, int n32) {
+  const int chunks = (n32 * n64 * n64 + BLOCK_SIZE - 1) / BLOCK_SIZE;
+  const int blocks = batch_size * n64 * chunks;
+  bias_add_mul_kernel<<<blocks, BLOCK_SIZE>>>(conv_transpose3d, bias, bias_2, out, batch_size, n64, n32);
 }

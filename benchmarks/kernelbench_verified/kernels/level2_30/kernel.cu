@@ -1,71 +1,45 @@
-#include <cuda_runtime.h>
-
-// A kernel for level2_30.py: out [batch_size, out_features] from x [batch_size, in_features], gemm_weight [out_features, in_features], gemm_bias [out_features], group_norm_weight [out_features], group_norm_bias [out_features], row-major.
-// One block for each (row, group), whose outputs lie side by side: each warp of it computes one
-// product after another and writes it to out, the block takes the mean and then the variance of
-// what it wrote, and norms it in place. The rows of one group follow each other, so that its part of
-// the weights is read again soon.
-#define BLOCK_SIZE 256
+// A kernel for group_norm_hardtanh.py: out [batch_size, n8192] from linear [batch_size, n8192], weight [n8192], bias [n8192], row-major.
+// One warp a group: a row has GROUPS groups of n8192 / GROUPS neighbouring elements.
+#define BLOCK_SIZE 256  // a multiple of 32
 #define GROUPS 16
+#define EPS 1e-05
 
-__global__ void level2_30_kernel(const float* __restrict__ x, const float* __restrict__ gemm_weight, const float* __restrict__ gemm_bias, const float* __restrict__ group_norm_weight, const float* __restrict__ group_norm_bias, float* __restrict__ out, int batch_size, int in_features, int out_features) {
-  __shared__ double sums[BLOCK_SIZE];
-  const int tid = threadIdx.x;
-  const int lane = tid % 32;
-  const int warp = tid / 32;
-  const long long row = blockIdx.x % batch_size;
-  const int group = blockIdx.x / batch_size;
-  const int size = out_features / GROUPS;
-  const int first = group * size;
-  const float* xr = x + row * in_features;
-  float* y = out + row * out_features + first;
+__device__ __forceinline__ double warp_sum(double v) {
+  for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
 
-  for (int j = warp; j < size; j += BLOCK_SIZE / 32) {
-    const float* w = gemm_weight + (long long)(first + j) * in_features;
-    float v = 0.0f;
-    for (int k = lane; k < in_features; k += 32) v += xr[k] * w[k];
-    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_down_sync(0xffffffffu, v, offset);
-    if (lane == 0) y[j] = v + gemm_bias[first + j];
-  }
-  __syncthreads();
+__global__ void group_norm_hardtanh_kernel(const float* __restrict__ linear, const float* __restrict__ weight, const float* __restrict__ bias, float* __restrict__ out, int batch_size, int n8192) {
+  const long long g = blockIdx.x * (long long)(BLOCK_SIZE / 32) + threadIdx.x / 32;
+  if (g >= (long long)batch_size * GROUPS) return;  // the whole warp leaves
+  const int lane = threadIdx.x % 32;
+  const int size = n8192 / GROUPS;
+  const int channel = (int)(g % GROUPS) * size;
+  const float* x = linear + g * size;
+  const float* w = weight + channel;
+  const float* b = bias + channel;
+  float* y = out + g * size;
 
   double sum = 0.0;
-  for (int j = tid; j < size; j += BLOCK_SIZE) sum += y[j];
-  sums[tid] = sum;
-  __syncthreads();
-  for (int count = BLOCK_SIZE; count > 1;) {
-    const int half = (count + 1) / 2;
-    if (tid < count / 2) sums[tid] += sums[tid + half];
-    __syncthreads();
-    count = half;
-  }
-  const float mean = (float)(sums[0] / size);
-  __syncthreads();  // all have read sums[0] before it is written again
+  for (int j = lane; j < size; j += 32) sum += x[j];
+  const double mean = warp_sum(sum) / size;
 
+  // The second pass subtracts the mean first, so that nothing cancels; what it reads is still in the cache.
   double squares = 0.0;
-  for (int j = tid; j < size; j += BLOCK_SIZE) {
-    const double d = (double)y[j] - mean;
+  for (int j = lane; j < size; j += 32) {
+    const double d = x[j] - mean;
     squares += d * d;
   }
-  sums[tid] = squares;
-  __syncthreads();
-  for (int count = BLOCK_SIZE; count > 1;) {
-    const int half = (count + 1) / 2;
-    if (tid < count / 2) sums[tid] += sums[tid + half];
-    __syncthreads();
-    count = half;
-  }
-  const float scale = (float)(1.0 / sqrt(sums[0] / size + 1e-5));
+  const double rstd = rsqrt(warp_sum(squares) / size + EPS);
 
-  for (int j = tid; j < size; j += BLOCK_SIZE) {
-    float v = (y[j] - mean) * scale * group_norm_weight[first + j] + group_norm_bias[first + j];
-    if (v < -2.0f) v = -2.0f;
-    if (v > 2.0f) v = 2.0f;
-    y[j] = v;
+  for (int j = lane; j < size; j += 32) {
+    const float v = (float)((x[j] - mean) * rstd) * w[j] + b[j];
+    y[j] = v < -2.0f ? -2.0f : (v > 2.0f ? 2.0f : v);  // NaN stays NaN
   }
 }
 
-void launch(const float* __restrict__ x, const float* __restrict__ gemm_weight, const float* __restrict__ gemm_bias, const float* __restrict__ group_norm_weight, const float* __restrict__ group_norm_bias, float* __restrict__ out, int batch_size, int in_features, int out_features) {
-  const int blocks = batch_size * GROUPS;
-  level2_30_kernel<<<blocks, BLOCK_SIZE>>>(x, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias, out, batch_size, in_features, out_features);
+void launch(const float* __restrict__ linear, const float* __restrict__ weight, const float* __restrict__ bias, float* __restrict__ out, int batch_size, int n8192) {
+  const int warps = BLOCK_SIZE / 32;
+  const int blocks = (batch_size * GROUPS + warps - 1) / warps;
+  group_norm_hardtanh_kernel<<<blocks, BLOCK_SIZE>>>(linear, weight, bias, out, batch_size, n8192);
 }
