@@ -162,8 +162,11 @@ def _of_module(problem: BenchProblem) -> Statement:
             raise KernelError("gives other arrays when it is run again", path=problem.path)
         return tuple(n for shape in found for n in shape) if same else None
 
+    follows: dict[str, str] = {}
+
     def extents(sizes: Sizes) -> tuple[int, ...] | None:
-        return extents_of(frozenset(sizes.items() - base.items()))
+        whole = {**sizes, **{name: sizes[first] for name, first in follows.items()}}
+        return extents_of(frozenset(whole.items() - base.items()))
 
     extents(base)  # at once, for it may change from run to run
     taken = {name for name, _, _ in tensors} | RESERVED_NAMES
@@ -171,11 +174,11 @@ def _of_module(problem: BenchProblem) -> Statement:
     names = [name for name in base if name not in taken]
     inner = {name: not _sizes_inputs(problem, name) for name in names}
     names.sort(key=inner.__getitem__)
-    # A large problem is run as seldom as can be.
-    near = small_sizes([name for name in names if not inner[name]], base, extents, 0)
-    axes, texts = shapes_over(names, base, extents, near) if near else ([], [])
-    if not axes:
-        axes, texts = shapes_over(names, base, extents, base)
+    axes, texts = _find_axes(names, inner, base, extents)
+    if not axes:  # what has to be equal, as where two inputs are broadcast, changes together
+        firsts = {base[name]: name for name in reversed(names)}
+        follows |= {n: firsts[base[n]] for n in names if firsts[base[n]] != n}
+        axes, texts = _find_axes([n for n in names if n not in follows], inner, base, extents)
     axes = [name for name in base if name in axes]
     if not axes:
         raise KernelError(
@@ -183,6 +186,11 @@ def _of_module(problem: BenchProblem) -> Statement:
             path=problem.path,
             remedy="write the sizes as constants of the module that get_inputs uses",
         )
+    followers = {name: first for name, first in follows.items() if first in axes}
+
+    def with_followers(sizes: Sizes) -> Sizes:
+        return {**sizes, **{name: sizes[first] for name, first in followers.items()}}
+
     sizes = {axis: base[axis] for axis in axes}
     small = [one for start in (0, 3) if (one := small_sizes(axes, base, extents, start))]
     long = islice(_long_sizes(axes[::-1], base, extents, small[0]), _MOST_LONG) if small else ()
@@ -190,18 +198,28 @@ def _of_module(problem: BenchProblem) -> Statement:
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_state_arrays(tensors, texts, fills))
     fitting = [case for case in cases if _fits(arrays, case, extents({**base, **case}))]
+    sizes, *fitting = map(with_followers, (sizes, *fitting))
     _require_to_run(problem, arrays, [sizes, *fitting])
     return Statement(
         path=problem.path,
         name=problem.path.stem,
-        axes=tuple(axes),
+        axes=tuple(sizes),
         arrays=arrays,
         scalars=_scalars(problem),
         tuned=(sizes,),
         edge_cases=tuple(case for n, case in enumerate(fitting) if case not in fitting[:n]),
         sizes_from=f"{problem.path.name}, "
-        + ", ".join(f"{axis} in line {problem.knobs[axis].line}" for axis in axes),
+        + ", ".join(f"{axis} in line {problem.knobs[axis].line}" for axis in sizes),
     )
+
+
+def _find_axes(
+    names: Sequence[str], inner: Mapping[str, bool], base: Sizes, extents: Extents
+) -> tuple[list[str], list[str]]:
+    """Find axes and extents near small sizes: a large problem is run as seldom as can be."""
+    near = small_sizes([name for name in names if not inner[name]], base, extents, 0)
+    axes, texts = shapes_over(names, base, extents, near) if near else ([], [])
+    return (axes, texts) if axes else shapes_over(names, base, extents, base)
 
 
 def _sizes_inputs(problem: BenchProblem, name: str) -> bool:

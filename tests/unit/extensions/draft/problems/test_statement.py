@@ -135,6 +135,20 @@ def test_what_has_to_be_divisible_has_a_long_edge_case_too(tmp_path: Path) -> No
     assert max(case["columns"] for case in found.edge_cases if case["columns"] % 64) == 2352
 
 
+def test_sizes_that_have_to_be_equal_change_together(tmp_path: Path) -> None:
+    found = stated(
+        tmp_path,
+        "return (x * more[0]).mean()",
+        inputs="return [torch.rand(columns, *shape), torch.rand(columns)]",
+        parameters=", *more",
+        columns="64\nshape = (64,)",
+    )
+    assert [one.shape for one in found.inputs] == [("columns", "columns"), ("columns",)]
+    assert found.axes == ("columns", "shape_0") and found.tuned == ({"columns": 64, "shape_0": 64},)
+    assert all(case["columns"] == case["shape_0"] for case in found.edge_cases)
+    assert found.edge_cases
+
+
 def test_small_sizes_leave_several_results_of_several(tmp_path: Path) -> None:
     forward = "return nn.functional.max_pool1d(x, 11, stride=4)"
     found = stated(tmp_path, forward, columns="4096")
