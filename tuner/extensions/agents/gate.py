@@ -225,10 +225,23 @@ def verify_candidate(
 
 
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:
-    folder, told = plan.template.path.parent, [*dict.fromkeys(problems)][:MOST_PROBLEMS]
+    folder, told = plan.template.path.parent, _without_repeats(problems)[:MOST_PROBLEMS]
     if told:
         quoted = (quote_places(_without_folder(one, folder), plan.template) for one in told)
         raise RefusedError("\n\n".join(quoted))
+
+
+def _without_repeats(problems: Sequence[str]) -> list[str]:
+    """Tell what is wrong with several configs once, and each line of it once."""
+    concerned: dict[str, list[str]] = {}
+    for problem in problems:
+        config, _, reason = problem.partition(": ")
+        concerned.setdefault("\n".join(dict.fromkeys(reason.splitlines())), []).append(config)
+    others = {reason: len({*configs}) - 1 for reason, configs in concerned.items()}
+    return [
+        f"{configs[0]}{f', and {others[reason]} like it' * (others[reason] > 0)}: {reason}"
+        for reason, configs in concerned.items()
+    ]
 
 
 def _sample(

@@ -175,7 +175,7 @@ def test_a_template_that_is_wrong_only_where_nothing_is_tuned_is_found(gate, dev
         return Outcome(Status.INCORRECT, "out[0] is 3") if wrong else Outcome(Status.CORRECT)
 
     monkeypatch.setattr(device, "verify", verify)
-    with pytest.raises(RefusedError, match="incorrect with threads=128 on N=7: out"):
+    with pytest.raises(RefusedError, match="incorrect with threads=128 on N=7, and 1 like it: out"):
         gate(boundary=(7,), verify=True)
     assert "N=1000" in tried
 
