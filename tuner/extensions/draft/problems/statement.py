@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, islice, pairwise, product
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +17,13 @@ from tuner.device.definitions import Definition
 from tuner.device.problems import BenchProblem, dtype_name, is_problem, own_dtype
 from tuner.device.reference import blamed_on
 from tuner.device.torch_reference import NUMBERS
+from tuner.extensions.draft.problems.axes import (
+    MOST_LONG,
+    Sizes,
+    find_axes,
+    long_sizes,
+    small_sizes,
+)
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.errors import InputError, KernelError
 from tuner.model.expressions import Expression
@@ -25,6 +34,8 @@ _MOST_TUNED = 8
 # What is run to see that it can be; a larger problem is left alone.
 _LARGEST_RUN_BYTES = 64 << 20
 _MOST_KNOBS = 100
+# Of what is run to see that each input matters, and all of these runs together.
+_MOST_TOLD_BYTES, _TELLING_S = 4 << 20, 10.0
 # What reading a line of JSON raises that holds something else than a workload.
 _OF_ANY_KIND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 # What a problem may take to be read, all its runs together.
@@ -174,11 +185,11 @@ def _of_module(problem: BenchProblem) -> Statement:
     names = [name for name in base if name not in taken]
     inner = {name: not _sizes_inputs(problem, name) for name in names}
     names.sort(key=inner.__getitem__)
-    axes, texts = _find_axes(names, inner, base, extents)
+    axes, texts = find_axes(names, inner, base, extents)
     if not axes:  # what has to be equal, as where two inputs are broadcast, changes together
         firsts = {base[name]: name for name in reversed(names)}
         follows |= {n: firsts[base[n]] for n in names if firsts[base[n]] != n}
-        axes, texts = _find_axes([n for n in names if n not in follows], inner, base, extents)
+        axes, texts = find_axes([n for n in names if n not in follows], inner, base, extents)
     axes = [name for name in base if name in axes]
     if not axes:
         raise KernelError(
@@ -191,15 +202,16 @@ def _of_module(problem: BenchProblem) -> Statement:
     def with_followers(sizes: Sizes) -> Sizes:
         return {**sizes, **{name: sizes[first] for name, first in followers.items()}}
 
-    sizes = {axis: base[axis] for axis in axes}
+    sizes: Sizes = {axis: base[axis] for axis in axes}
     small = [one for start in (0, 3) if (one := small_sizes(axes, base, extents, start))]
-    long = islice(_long_sizes(axes[::-1], base, extents, small[0]), _MOST_LONG) if small else ()
-    cases = [{axis: sizes[axis] for axis in axes} for sizes in (*small, *long)]
+    long = islice(long_sizes(axes[::-1], base, extents, small[0]), MOST_LONG) if small else ()
+    cases: list[Sizes] = [{axis: case[axis] for axis in axes} for case in (*small, *long)]
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_state_arrays(tensors, texts, fills))
     fitting = [case for case in cases if _fits(arrays, case, extents({**base, **case}))]
     sizes, *fitting = map(with_followers, (sizes, *fitting))
     _require_to_run(problem, arrays, [sizes, *fitting])
+    fitting = _without_silent(problem, arrays, fitting)
     return Statement(
         path=problem.path,
         name=problem.path.stem,
@@ -211,15 +223,6 @@ def _of_module(problem: BenchProblem) -> Statement:
         sizes_from=f"{problem.path.name}, "
         + ", ".join(f"{axis} in line {problem.knobs[axis].line}" for axis in sizes),
     )
-
-
-def _find_axes(
-    names: Sequence[str], inner: Mapping[str, bool], base: Sizes, extents: Extents
-) -> tuple[list[str], list[str]]:
-    """Find axes and extents near small sizes: a large problem is run as seldom as can be."""
-    near = small_sizes([name for name in names if not inner[name]], base, extents, 0)
-    axes, texts = shapes_over(names, base, extents, near) if near else ([], [])
-    return (axes, texts) if axes else shapes_over(names, base, extents, base)
 
 
 def _sizes_inputs(problem: BenchProblem, name: str) -> bool:
@@ -327,6 +330,46 @@ def _require_to_run(
             posed.run(wide, wide=True)
 
 
+def _without_silent(
+    problem: BenchProblem, arrays: Sequence[StatedArray], cases: Sequence[Sizes]
+) -> list[Sizes]:
+    """Leave out small sizes at which an input changes nothing, unless it never does.
+
+    So it is where a norm is of one number: a kernel that reads nothing is right there, and where
+    the extremes are drawn a reference's own roundings decide.
+    """
+    ends_s = time.monotonic() + _TELLING_S
+    silent = []
+    for case in cases:
+        if _bytes(arrays, case) <= _MOST_TOLD_BYTES and time.monotonic() < ends_s:
+            with suppress(KernelError, RuntimeError):
+                silent += [] if _tells(problem, case) else [case]
+    return [case for case in cases if case not in silent] or [*cases]
+
+
+def _tells(problem: BenchProblem, case: Sizes) -> bool:
+    posed = problem.at(case)
+    first, second = (
+        {n: v.double() for n, v in posed.inputs(seed)[0].items() if _is_float(v)} for seed in (1, 2)
+    )
+    known = posed.run(first, wide=True)
+    return all(
+        not _same(known, posed.run({**first, name: other}, wide=True))
+        for name, other in second.items()
+        if not _same(first[name], other)
+    )
+
+
+def _is_float(value: Any) -> bool:
+    return hasattr(value, "is_floating_point") and bool(value.is_floating_point())
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple | list):
+        return all(map(_same, one, other))
+    return bool((one == other).all())
+
+
 def _bytes(arrays: Sequence[StatedArray], case: Sizes) -> int:
     counts = (prod(Expression.parse(text).integer(case) for text in a.shape) for a in arrays)
     return sum(count * DTYPE_BYTES[a.dtype] for count, a in zip(counts, arrays, strict=True))
@@ -410,162 +453,3 @@ def _workloads(
             raise InputError(message, path=file, line=number) from error
         found.setdefault(tuple(sizes.values()), sizes)
     return [found[key] for key in sorted(found)], scalars, file.name if file else ""
-
-
-Sizes = Mapping[str, int]
-# The extents of all arrays, in one order; None for sizes that the problem does not take.
-Extents = Callable[[Sizes], tuple[int, ...] | None]
-
-# How an axis is changed: doubled and tripled where it has to be divisible, and by little.
-_CHANGES = ((2, 0), (3, 0), (1, 1), (1, 2), (1, 3), (1, 5))
-_MOST_STEP = 16
-_MOST_SHIFT = 64
-# Sizes at the edges: none divides another, or divides a block; then those that some kernels need.
-_SMALL = (5, 7, 11, 13, 9, 17, 19, 33, 8, 16, 32, 64, 128, 256)
-# Sizes for which each thread of the largest block, or of a usual one, repeats its loops; the last
-# three are for those that have to be divisible, such as channels by groups.
-_LONG = (1283, 517, 259, 2352, 1056, 1040)
-# What vectors and tiles divide, and more than one of them: at odd sizes such code does not run.
-_EVEN = (4096, 2048, 1024, 256, 64)
-# So many workloads have one long axis, the last ones.
-_MOST_LONG = 4
-
-
-def shapes_over(
-    names: Sequence[str], base: Sizes, extents: Extents, near: Sizes
-) -> tuple[list[str], list[str]]:
-    """Find the axes among `names`, and each extent as an expression over them.
-
-    Sizes are changed around `near`, and what is found holds at `base` as well; nothing is found
-    where that cannot be. A name whose sizes the problem does not take, or that an extent depends on
-    in another way than by a line, a division, a product or a sum, is no axis: of several, the later
-    in `names`.
-    """
-    axes = [name for name in names if _moves(name, near, extents)]
-    while True:
-        samples = [*_samples(axes, near, extents), *_samples([], base, extents)]
-        found = [_expression(place, axes, samples) for place in range(len(samples[0][1]))]
-        expressions = [text for text in found if text is not None]
-        # what is nowhere an extent of its own is a setting, such as a kernel's width
-        settings = [axis for axis in axes if axis not in expressions]
-        if len(expressions) == len(found) and not settings:
-            return axes, expressions
-        if len(expressions) < len(found):
-            settings = [axis for axis in axes if _depends(found.index(None), axis, samples)][-1:]
-            if not settings:
-                return [], []
-        axes = [axis for axis in axes if axis not in settings]
-
-
-def _moves(name: str, base: Sizes, extents: Extents) -> bool:
-    before = extents(base)
-    after = extents({**base, name: 2 * base[name]})
-    return after is not None and before is not None and after != before
-
-
-Sample = tuple[Sizes, tuple[int, ...]]
-
-
-def _samples(axes: Sequence[str], base: Sizes, extents: Extents) -> Iterator[Sample]:
-    first = extents(base)
-    assert first is not None
-    yield base, first
-    changed = [{axis: by * base[axis] + more} for axis, (by, more) in product(axes, _CHANGES)]
-    changed += [{one: 2 * base[one], other: 3 * base[other]} for one, other in pairwise(axes)]
-    for sizes in ({**base, **change} for change in changed):
-        found = extents(sizes)
-        if found is not None and len(found) == len(first):
-            yield sizes, found
-
-
-def _depends(place: int, axis: str, samples: Sequence[Sample]) -> bool:
-    (base, first), *others = samples
-    return any(
-        found[place] != first[place]
-        for sizes, found in others
-        if sizes[axis] != base[axis] and all(sizes[n] == base[n] for n in base if n != axis)
-    )
-
-
-def _expression(place: int, axes: Sequence[str], samples: Sequence[Sample]) -> str | None:
-    of = [axis for axis in axes if _depends(place, axis, samples)]
-    points = [(sizes, found[place]) for sizes, found in samples]
-    if not of:
-        value = points[0][1]
-        return str(value) if all(found == value for _, found in points) else None
-    return _of_one(of[0], points) if len(of) == 1 else _of_several(of, points)
-
-
-Points = Sequence[tuple[Sizes, int]]
-
-
-def _of_one(axis: str, points: Points) -> str | None:
-    base, first = points[0]
-    values = [(sizes[axis], found) for sizes, found in points]
-    for step in range(1, _MOST_STEP + 1):
-        shift = first - step * base[axis]
-        if all(step * n + shift == found for n, found in values):
-            return _add_shift(f"{step} * {axis}" if step > 1 else axis, shift)
-    for step in range(2, _MOST_STEP + 1):
-        for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
-            if all((n + shift) // step == found for n, found in values):
-                inner = _add_shift(axis, shift)
-                return f"{axis} // {step}" if inner == axis else f"({inner}) // {step}"
-    return None
-
-
-def _of_several(axes: Sequence[str], points: Points) -> str | None:
-    base, first = points[0]
-    factor, rest = divmod(first, prod(base[axis] for axis in axes))
-    if rest == 0 and all(
-        factor * prod(sizes[axis] for axis in axes) == found for sizes, found in points
-    ):
-        return " * ".join([*axes, *([str(factor)] if factor > 1 else [])])
-    shift = first - sum(base[axis] for axis in axes)
-    if all(sum(sizes[axis] for axis in axes) + shift == found for sizes, found in points):
-        return _add_shift(" + ".join(axes), shift)
-    return None
-
-
-def _add_shift(text: str, shift: int) -> str:
-    return text if shift == 0 else f"{text} {'+' if shift > 0 else '-'} {abs(shift)}"
-
-
-def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) -> Sizes | None:
-    """Find sizes at the edge that the problem takes: small, and other ones for each axis.
-
-    `start` chooses which; None where the problem takes none but larger ones. Of several numbers it
-    leaves several, where it can: a filter as wide as its image shows nothing of a kernel's indices.
-    """
-    sizes, whole = dict(base), extents(base)
-    for place, axis in enumerate(axes):
-        turned = [_SMALL[(start + place + k) % 8] for k in range(8)]
-        fewest = None
-        for size in [*turned, *_SMALL[8:]]:
-            found = extents({**sizes, axis: size}) if size < base[axis] else None
-            if found is None or min(found) <= 0:
-                continue
-            fewest = fewest or size
-            if all(n > 1 or of == 1 for n, of in zip(found, whole or found, strict=True)):
-                sizes[axis] = size
-                break
-        else:
-            sizes[axis] = fewest or sizes[axis]
-    return sizes if sizes != dict(base) else None
-
-
-def _long_sizes(
-    axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes
-) -> Iterator[Sizes]:
-    """Find sizes of which one is long: a loop that runs once at small ones repeats there.
-
-    The first of `axes` has an even one before.
-    """
-
-    def first(axis: str, sizes: Sequence[int]) -> Iterator[Sizes]:
-        cases = ({**small, axis: size} for size in sizes if size < base[axis])
-        return islice((case for case in cases if extents(case) is not None), 1)
-
-    yield from islice(chain.from_iterable(first(axis, _EVEN) for axis in axes), 1)
-    for axis in axes:
-        yield from first(axis, _LONG)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tuner.extensions.draft.problems.statement import shapes_over, small_sizes
+from tuner.extensions.draft.problems.axes import shapes_over, small_sizes
 
 Sizes = Mapping[str, int]
 BASE = {"N": 8, "H": 32, "W": 48, "k": 3}

@@ -149,6 +149,13 @@ def test_sizes_that_have_to_be_equal_change_together(tmp_path: Path) -> None:
     assert found.edge_cases
 
 
+def test_sizes_at_which_an_input_changes_nothing_are_no_edge_cases(tmp_path: Path) -> None:
+    found = stated(tmp_path, "return nn.functional.group_norm(x, 8)", columns="4096")
+    assert min(case["columns"] for case in found.edge_cases) > 8, "a norm of one number is 0"
+    unread = stated(tmp_path, "return torch.zeros_like(x)", columns="4096")
+    assert unread.edge_cases, "there it never does"
+
+
 def test_small_sizes_leave_several_results_of_several(tmp_path: Path) -> None:
     forward = "return nn.functional.max_pool1d(x, 11, stride=4)"
     found = stated(tmp_path, forward, columns="4096")
