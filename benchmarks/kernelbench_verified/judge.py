@@ -35,7 +35,7 @@ CORRECT_TRIALS, PERF_TRIALS, TIMEOUT_S = 5, 100, 180.0
 LEFT = "PyTorch computes it"
 # What the harness says of other numbers than the problem's, which it computes with TF32 in
 # convolutions; such an answer is asked again without.
-MISMATCH, EXACT = "Output mismatch", "exact"
+MISMATCH, EXACT, LATE = "Output mismatch", "exact", "late"
 # PyTorch's word for TF32 in products: as its users have it, and what it computes beside a part.
 HIGH = "high"
 EAGER = "eager"
@@ -59,22 +59,28 @@ def judge(
     if done.returncode:
         return {"correct": False, "why": f"not exported: {done.stderr.strip()[:300]}"}
     (answer,) = (folder / EXPORTED).glob("cut.py" if row.part else "*.py")
-    began, given_s = time.monotonic(), min(left_s, TIMEOUT_S)
-    setting = [HIGH] if row.part else []
-    found = run_harness(row.problem, benchmark, environ, given_s, answer, setting)
-    if not found and left_s < TIMEOUT_S:
+
+    def ask(answer: Path | None, settings: Sequence[str]) -> dict[str, Any]:
+        began = time.monotonic()
+        limit_s = min(ends_s - began, TIMEOUT_S)
+        said = run_harness(row.problem, benchmark, environ, limit_s, answer, settings)
+        late = said.pop(LATE, False)
+        if late and limit_s < TIMEOUT_S:
+            raise TimeoutError
+        if late and answer is not None:
+            return {"correct": False, "why": f"it took the harness over {TIMEOUT_S:.0f} s"}
+        return said
+
+    ends_s = time.monotonic() + left_s
+    try:
+        found = ask(answer, [HIGH] if row.part else [])
+        if MISMATCH in found["why"]:
+            found["exact"] = ask(answer, [EXACT])
+        # Of a part peers were timed alone: the whole is timed here.
+        found["peers"] = ask(None, [*MODES] if row.part and found["correct"] else [EAGER])
+    except TimeoutError:
         return {}
-    if not found:
-        found = {"correct": False, "why": f"it took the harness over {TIMEOUT_S:.0f} s"}
-    if MISMATCH in found["why"]:
-        found["exact"] = run_harness(row.problem, benchmark, environ, given_s, answer, [EXACT])
-    left_s -= time.monotonic() - began
-    # Of a part peers were timed alone: the whole is timed here. Another call compiles faster.
-    modes = [*MODES] if row.part and found["correct"] else [EAGER]
-    given_s = min(left_s, TIMEOUT_S)
-    timed = run_harness(row.problem, benchmark, environ, given_s, None, modes)
-    missing = [mode for mode in modes if mode not in timed] and left_s < TIMEOUT_S
-    return {} if missing else found | {"peers": timed}
+    return found
 
 
 def run_harness(
@@ -83,33 +89,33 @@ def run_harness(
     environ: Mapping[str, str],
     timeout_s: float,
     answer: Path | None,
-    modes: Sequence[str] = (),
+    settings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Have the harness judge an answer, or time the problem, in a process that may crash.
 
-    Gives nothing where an answer took longer, and of modes those that were timed.
+    `LATE` is set where it took longer; of the problem's modes some may have been timed.
     """
     with TemporaryDirectory() as folder:
         out = Path(folder) / "judged.json"
         words = [str(benchmark), str(problem.level), str(problem.pid), str(answer or ""), str(out)]
+        why, late = "", {}
         try:
             done = subprocess.run(
-                [sys.executable, str(Path(__file__).resolve()), "--ask", *words, *modes],
+                [sys.executable, str(Path(__file__).resolve()), "--ask", *words, *settings],
                 env=dict(environ),
                 capture_output=True,
                 text=True,
                 timeout=max(timeout_s, 1.0),
                 check=False,
             )
+            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         except subprocess.TimeoutExpired:
-            done = None
-        if done is None or out.exists():
-            read: dict[str, Any] = json.loads(out.read_text("utf-8")) if out.exists() else {}
-            return read
-    if answer is None:
-        return {}
-    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return {"correct": False, "why": f"the harness ended: {last[:300]}"}
+            late = {LATE: True}
+        if out.exists():
+            return dict(json.loads(out.read_text("utf-8"))) | late
+    if answer is None or late:
+        return late
+    return {"correct": False, "why": f"the harness ended: {why[:300]}"}
 
 
 def ask_harness(

@@ -23,6 +23,7 @@ EXCLUDED = {(2, 23), (2, 80), (2, 83)}
 # 20 + 20 + 10 problems; every tenth are half of them, and the arms run eight.
 EVERY, FIRST_PASS, EVERY_OF_ARMS, LEVELS_OF_ARMS = 5, 10, 25, (1, 2)
 ROUNDS, TRIALS = 3, 16
+DRAFTS = ("search_spaces", "templates")
 KERNEL, TEMPLATE, SPACE = "kernel.cu", "template.cu.j2", "space.yaml"
 EXCHANGE, SESSION, ROW, README = "exchange", "session", "row.json", "README.md"
 
@@ -176,16 +177,26 @@ def rows_in(state: Path) -> Iterator[tuple[Path, Row]]:
     yield from sorted(read, key=lambda one: (one[1].level, one[1].pid, one[1].key))
 
 
-def make_folder(state: Path, row: Row, benchmark: Path, kernels: Path = KERNELS) -> Path:
-    """Write a problem's folder unless it is there; an arm gets the kernel that all begin with."""
+def make_folder(state: Path, row: Row, benchmark: Path) -> Path:
+    """Write a problem's folder unless it is there.
+
+    An arm gets the part, the first kernel and the drafts of the run over all problems, with which
+    all of them begin; there is no folder where that has none yet.
+    """
     folder, name = state / row.key, row.problem.name
     if (folder / ROW).exists():
         return folder
+    if row.repetition:
+        first = read_row(state / name) if (state / name / ROW).exists() else None
+        if first is None or not (state / name / "search_spaces").exists():
+            return folder
+        row.part, row.tolerance, row.state = first.part, first.tolerance, "ready"
+        for path in (f"{row.kernel}.py", f"{row.kernel}.cu", *DRAFTS):
+            copy = shutil.copytree if (state / name / path).is_dir() else shutil.copyfile
+            folder.mkdir(parents=True, exist_ok=True)
+            copy(state / name / path, folder / path)
     (folder / EXCHANGE).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(row.problem.path(benchmark), folder / f"{name}.py")
-    ours = [kernels / name / "kernel.cu", state / name / f"{name}.cu"]
-    if row.repetition and (known := [one for one in ours if one.exists()]):
-        shutil.copyfile(known[0], folder / f"{name}.cu")
     write_readme(folder, row)
     write_row(folder, row)
     return folder

@@ -222,7 +222,10 @@ def run_all(state: Path, calls: Sequence[Call], names: Sequence[str]) -> None:
 
 
 def prepare(state: Path, rows: Sequence[Row], calls: Sequence[Call], tolerance: str) -> None:
-    """Take each problem as far as the CPU can: to its first kernel, checked, and its space."""
+    """Take each problem as far as the CPU can: to its first kernel, checked, and its space.
+
+    An arm begins with what the run over all problems has of these.
+    """
     for row in rows:
         make_folder(state, row, calls[0].benchmark)
     left = [(folder, row) for folder, row in rows_in(state) if is_to_prepare(folder, row)]
@@ -331,7 +334,9 @@ def main() -> None:
     device = "host" if given.prepare else given.device
     calls = [Call(given.benchmark.resolve(), device, ends, environ | one) for one in own]
     if given.prepare:
-        prepare(given.state, rows_of(given.every, arms=given.arms), calls, given.tolerance)
+        rows = rows_of(given.every, arms=given.arms)
+        rows = [row for row in rows if not given.names or row.key in given.names]
+        prepare(given.state, rows, calls, given.tolerance)
     else:
         run_all(given.state, calls, given.names)
     if given.pack:

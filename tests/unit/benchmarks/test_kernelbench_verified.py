@@ -36,21 +36,6 @@ launch: [{kernel: twice, grid: ["ceil_div(rows * width, block)"], block: [block]
 
 HARNESS = """import types
 
-set_seed = print
-
-def load_original_model_and_inputs(text, names):
-    exec(text, names)
-    return names["Model"], names.get("get_init_inputs", list), names["get_inputs"]
-
-def time_execution_with_cuda_event(model, *given, **more):
-    return [0.25]
-
-def get_timing_stats(times, device):
-    return {"mean": times[0]}
-
-def get_memory_stats(model, *given, **more):
-    return {"peak_bytes": 100}
-
 def eval_kernel_against_ref(original_model_src, custom_model_src, hidden_test_path, **more):
     names = {}
     exec(custom_model_src, names)
@@ -146,7 +131,7 @@ def test_problems_go_as_far_as_they_are_answered_on_one_machine_after_another(
     row = read_row(state / "level1_10")
     assert row.result["rounds"][0]["end"] == "searched" and row.best_us
     assert (row.state, row.judged["correct"]) == ("judged", True), row.judged
-    assert row.judged["peers"]["eager"]["ms"] == 0.25, "as the harness times the problem"
+    assert row.judged["peers"] == {}, "which the harness times on a GPU alone"
 
     (first, lost, _) = judge.collect(state)
     assert (first["answers"], first["tokens"], first["agents"]) == (2, 200, ["scripted"])
@@ -164,13 +149,20 @@ def test_problems_go_as_far_as_they_are_answered_on_one_machine_after_another(
 def test_an_arm_is_options_of_the_same_run_and_a_line_for_its_agent(
     tmp_path: Path, checkout: Path
 ) -> None:
-    (tmp_path / "kernels/level1_10").mkdir(parents=True)
-    (tmp_path / "kernels/level1_10/kernel.cu").write_text(KERNEL, "utf-8")
+    state = tmp_path / "state"
+    assert not make_folder(state, Row(1, 10, "all", 2), checkout).exists(), "nothing to begin with"
+    first = make_folder(state, Row(1, 10, part="twice", tolerance="1e-3"), checkout)
+    for name, text in (("twice.py", TWICE), ("twice.cu", KERNEL), ("search_spaces/twice.yaml", "")):
+        (first / name).parent.mkdir(exist_ok=True)
+        (first / name).write_text(text, "utf-8")
+    (first / "templates").mkdir()
     words, told = {}, {}
     for arm in run.ARMS:
         row = Row(1, 10, arm, 2)
-        folder = make_folder(tmp_path / "state", row, checkout, tmp_path / "kernels")
-        assert (folder / "level1_10.cu").read_text("utf-8") == KERNEL, "all begin alike"
+        folder = make_folder(state, row, checkout)
+        assert (folder / "twice.cu").read_text("utf-8") == KERNEL, "all begin alike"
+        assert (folder / "search_spaces/twice.yaml").exists()
+        assert (row.state, row.kernel, row.tolerance) == ("ready", "twice", "1e-3")
         words[arm] = " ".join(run.words_for(folder, row, "cuda"))
         told[arm] = (folder / problems.README).read_text("utf-8")
     assert {arm for arm in words if "--no-profile" in words[arm]} == {"time", "search"}
@@ -200,6 +192,13 @@ def test_the_benchmarks_harness_judges_in_a_process_that_may_end_in_any_way(
     assert found["correct"] is (not why)
     assert why in found["why"]
     assert found.get("ms") == (None if why else 0.5)
+
+
+def test_what_the_harness_has_no_time_for_is_late(tmp_path: Path, checkout: Path) -> None:
+    (tmp_path / "answer.py").write_text("import time; time.sleep(60)", "utf-8")
+    asked = Problem(1, 10), checkout, os.environ | {"PYTHONPATH": str(run.ROOT)}, 0.5
+    assert judge.run_harness(*asked, tmp_path / "answer.py") == {"late": True}
+    assert judge.run_harness(*asked, None, [*judge.MODES]) == {"late": True}
 
 
 def result_of(pid: int, us: float | None, right: bool = True, **changes: Any) -> dict[str, Any]:
