@@ -137,7 +137,7 @@ def ask_harness(
         timed: dict[str, Any] = {}
         for mode in modes:
             timed[mode] = _time_problem(torch, harness, text, device, MODES[mode])
-            out.write_text(json.dumps(timed), "utf-8")
+            _write(out, timed)
         return
     # cuDNN takes TF32 unless it is told not to, and what is right may be further from that.
     torch.backends.cudnn.allow_tf32 = EXACT not in modes
@@ -166,7 +166,14 @@ def ask_harness(
         "ms": found.runtime if correct else None,
         "peak_bytes": found.peak_memory if correct else None,
     }
-    out.write_text(json.dumps(told), "utf-8")
+    _write(out, told)
+
+
+def _write(out: Path, told: Mapping[str, Any]) -> None:
+    """Write at once: the process may be ended while it writes."""
+    written = out.with_suffix(".new")
+    written.write_text(json.dumps(told), "utf-8")
+    written.replace(out)
 
 
 def _time_problem(

@@ -101,9 +101,7 @@ def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Benc
     assert "not verified: no tuned workload and no edge case takes 64 MiB or less" in unshown.out
     some = gate(template.replace("2.0f", "@{ 3.0 if items > 1 else 2.0 }@f"))
     assert some.code == 0 and some.out.endswith("passed\n"), some.err
-    assert re.search(
-        r"^a search would drop this: incorrect with .*items=\d", some.out, re.MULTILINE
-    )
+    assert re.search(r"^a run would drop this: incorrect with .*items=\d", some.out, re.MULTILINE)
     wrong = gate(template.replace("2.0f", "3.0f"))
     assert wrong.code == 2
     assert "refused: incorrect with block=64 items=1 on N=" in wrong.err

@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_020,
+    "core": 47_035,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 16_450,
-    "agents": 8_305,
+    "draft": 16_455,
+    "agents": 8_310,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_740,
+    "tests": 82_790,
     "docs": 4_895,
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -145,8 +146,12 @@ class BenchProblem:
         # torch.compile looks a module up by its name; of other sizes it is another one.
         module = ModuleType(f"problem_{self.path.stem}_{next(_NUMBERS)}")
         sys.modules[module.__name__] = module
-        with blamed_on(self.path, "cannot be imported"):
-            exec(compile(tree, str(self.path), "exec"), module.__dict__)  # noqa: S102
+        try:
+            with blamed_on(self.path, "cannot be imported"):
+                exec(compile(tree, str(self.path), "exec"), module.__dict__)  # noqa: S102
+        except BaseException:
+            del sys.modules[module.__name__]
+            raise
         return module.__dict__
 
 
@@ -176,6 +181,8 @@ class ProblemModel:
     def __init__(self, problem: BenchProblem, names: Mapping[str, Any]) -> None:
         self._problem, self._torch, self._names = problem, problem.torch, names
         self._models: dict[bool, Any] = {}
+        # Only as long as it is posed: its constants may be large.
+        weakref.finalize(self, sys.modules.pop, names["__name__"], None)
 
     def inputs(
         self, seed: int = 0, device: str = "cpu"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import re
 import signal
 import sys
 import threading
@@ -116,8 +117,10 @@ def _require_three(path: Path, compute: Callable[..., Any]) -> None:
 
 def _may_define(path: Path, name: str) -> bool:
     """Tell whether a file has a name at all: importing one that imports PyTorch takes seconds."""
-    text = read_regular(path) if path.suffix == ".py" else b""
-    return name.encode() in text or b"import *" in text or path.suffix != ".py"
+    if path.suffix != ".py":
+        return True
+    text = read_regular(path)
+    return name.encode() in text or re.search(rb"import\s*\*", text) is not None
 
 
 def _import_file(path: Path) -> ModuleType:

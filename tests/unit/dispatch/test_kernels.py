@@ -69,8 +69,11 @@ def test_a_launch_that_the_device_would_refuse_is_out_of_reach():
     wide = variant(256, wide=True)
     assert reach_of(made, wide).holds(names(made, T=8, D=4096))
     # 256 * 400 bytes and what the code takes itself are over 227 KiB.
-    large = replace(reach_of(made, wide), static_bytes=(140_000, 140_000))
+    large, other = (
+        replace(reach_of(made, wide), static_bytes=each) for each in ((0, 140_000), (140_000, 0))
+    )
     assert not large.holds(names(made, T=8, D=4096))
+    assert other.holds(names(made, T=8, D=4096)), "each launch has its own shared memory"
 
 
 def test_a_grid_that_clusters_do_not_divide_is_out_of_reach():

@@ -1,4 +1,4 @@
-"""Run programs under one of NVIDIA's tools, in a process of their own on inputs from a file.
+"""Run programs under one of NVIDIA's tools, in a process of their own on inputs made before.
 
 `ToolProcess` starts the tool; what the tool watches is this module as a program, `main`. That uses
 the driver alone, for the tool would watch every other kernel too.

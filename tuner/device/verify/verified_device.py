@@ -158,7 +158,10 @@ class VerifiedDevice(Device):
             assert self._arena is not None
             return self._arena
 
-        return self._outcome_of(program, attempt)
+        try:
+            return self._outcome_of(program, attempt)
+        except OutOfMemory as error:
+            return Outcome(Status.RESOURCE_LIMIT, str(error))
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
         """Time programs interleaved, in stretches of a random number of rounds.

@@ -202,7 +202,7 @@ def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Confi
 
 
 def workloads_to_verify(plan: Plan, most_bytes: int = LARGEST_HOST_BYTES) -> list[Workload]:
-    """Choose the smallest tuned workload, the largest that a host runs, and smaller edge cases."""
+    """Choose the smallest tuned workload, the largest that a host runs, and edge cases."""
     smallest = min(plan.tuned, key=plan.spec.footprint_bytes)
     fitting = [w for w in plan.tuned if plan.spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
     largest = max(fitting, key=plan.spec.footprint_bytes, default=smallest)
@@ -215,12 +215,13 @@ def verify_candidate(
 ) -> list[str]:
     """Verify the first few configs with all kinds of input; return what is wrong with some.
 
-    Raises `RefusedError` where the first, the default, is wrong: the others a search drops.
+    Raises `RefusedError` where the first, the default, is wrong or right nowhere: others a run
+    drops, in its search or in the end.
     """
-    left = list(dict.fromkeys(configs[:VERIFIED_CONFIGS]))
+    left, right = list(dict.fromkeys(configs[:VERIFIED_CONFIGS])), set[Config]()
     default, *_ = left
-    problems = [said for w in workloads for said in _wrong(evaluator, left, w)]
-    _require_none(plan, problems if default not in left else ())
+    problems = [said for w in workloads for said in _wrong(evaluator, left, right, w)]
+    _require_none(plan, problems if default not in left or default not in right else ())
     return problems
 
 
@@ -332,9 +333,13 @@ def _early_accesses(evaluator: Evaluator, made: Sequence[Made]) -> Iterator[str]
                 return
 
 
-def _wrong(evaluator: Evaluator, left: list[Config], workload: Workload) -> Iterator[str]:
-    """Verify on one workload, and drop what is wrong there from what is `left` to verify."""
+def _wrong(
+    evaluator: Evaluator, left: list[Config], right: set[Config], workload: Workload
+) -> Iterator[str]:
+    """Verify on one workload: note what is `right`, drop what is wrong from what is `left`."""
     for config, outcome in _verify_together(evaluator, workload, left):
+        if outcome.status is Status.CORRECT:
+            right.add(config)
         if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
             continue
         left.remove(config)

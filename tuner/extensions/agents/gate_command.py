@@ -140,7 +140,7 @@ def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack)
     for workload in small:
         baseline.verify_baseline(workload)  # it decides what is accurate where that is measured
     for problem in verify_candidate(made, evaluator_of(made, compiler, device), configs, small):
-        click.echo(f"a search would drop this: {problem}")
+        click.echo(f"a run would drop this: {problem}")
     left_out = [w.key for w in wanted if w not in small]
     if left_out:
         click.echo(f"not verified on {', '.join(left_out)}, of over 64 MiB")

@@ -230,7 +230,8 @@ def _constants(
         if often[name] > 1:
             reason = reason or "it is defined more than once"
         reason = reason or _why_meant(launch, reached, {name}, value)
-        if value in stated and not _splits_work(name, value):
+        # Of 0 and 1 a problem's text is full: they are its numbers no more than switches are.
+        if type(value) is int and value > 1 and value in stated and not _splits_work(name, value):
             reason = reason or _STATED
         if reason is not None:
             left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")

@@ -135,6 +135,8 @@ def test_a_file_named_stop_ends_the_rounds(converse, folder):
     folder.parent.mkdir()
     (folder.parent / STOP).touch()
     assert converse().plan() is None
+    put(folder, **{PLAN: plan()})
+    assert converse().plan().change == "load 16 bytes a thread", "what is there is read before"
 
 
 def test_several_answers_are_read_at_once_each_with_its_own_plan(converse, folder):

@@ -160,7 +160,7 @@ def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) 
 def long_sizes(axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes) -> Iterator[Sizes]:
     """Find sizes of which one is long: a loop that runs once at small ones repeats there.
 
-    The first of `axes` has an even one before.
+    Before them comes an even one, of the first of `axes` that takes it.
     """
 
     def first(axis: str, sizes: Sequence[int]) -> Iterator[Sizes]:

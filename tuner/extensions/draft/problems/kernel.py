@@ -135,8 +135,9 @@ def skeleton(statement: Statement) -> str:
     count = " * ".join(
         extent if extent.isidentifier() or extent.isdigit() else f"({extent.replace('//', '/')})"
         for extent in output.shape
-        if extent != "1" or output.shape == ("1",)
+        if extent != "1"
     )
+    count = count or "1"
     given = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in statement.inputs)
     wanted = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in statement.outputs)
     declared, names = [*_declarations(statement)], [*_names(statement)]
@@ -159,8 +160,7 @@ def skeleton(statement: Statement) -> str:
         "}",
         "",
         f"void launch({', '.join(declared)}) {{",
-        f"  const long long count = (long long){count};",
-        "  const int blocks = (count + BLOCK_SIZE - 1) / BLOCK_SIZE;",
+        f"  const int blocks = ((long long){count} + BLOCK_SIZE - 1) / BLOCK_SIZE;",
         f"  {name}<<<blocks, BLOCK_SIZE>>>({', '.join(names)});",
         "}",
     ]

@@ -35,7 +35,7 @@ _MOST_TUNED = 8
 _LARGEST_RUN_BYTES = 64 << 20
 _MOST_KNOBS = 100
 # Of what is run to see that each input matters, and all of these runs together.
-_MOST_TOLD_BYTES, _TELLING_S = 4 << 20, 10.0
+_MOST_TRIED_BYTES, _TRYING_S = 4 << 20, 10.0
 # What reading a line of JSON raises that holds something else than a workload.
 _OF_ANY_KIND = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 # What a problem may take to be read, all its runs together.
@@ -333,31 +333,36 @@ def _require_to_run(
 def _without_silent(
     problem: BenchProblem, arrays: Sequence[StatedArray], cases: Sequence[Sizes]
 ) -> list[Sizes]:
-    """Leave out small sizes at which an input changes nothing, unless it never does.
+    """Leave out small sizes at which an input changes nothing, unless it changes nothing at any.
 
     So it is where a norm is of one number: a kernel that reads nothing is right there, and where
     the extremes are drawn a reference's own roundings decide.
     """
-    ends_s = time.monotonic() + _TELLING_S
-    silent = []
-    for case in cases:
-        if _bytes(arrays, case) <= _MOST_TOLD_BYTES and time.monotonic() < ends_s:
-            with suppress(KernelError, RuntimeError):
-                silent += [] if _tells(problem, case) else [case]
-    return [case for case in cases if case not in silent] or [*cases]
+    ends_s = time.monotonic() + _TRYING_S
+    small = [case for case in cases if _bytes(arrays, case) <= _MOST_TRIED_BYTES]
+    silent: list[Sizes] = []
+    tried = 0
+    with suppress(KernelError, RuntimeError, TimeoutError):
+        for case in small:
+            silent += [] if _each_input_matters(problem, case, ends_s) else [case]
+            tried += 1
+    return [*cases] if len(silent) == tried else [one for one in cases if one not in silent]
 
 
-def _tells(problem: BenchProblem, case: Sizes) -> bool:
+def _each_input_matters(problem: BenchProblem, case: Sizes, ends_s: float) -> bool:
     posed = problem.at(case)
     first, second = (
         {n: v.double() for n, v in posed.inputs(seed)[0].items() if _is_float(v)} for seed in (1, 2)
     )
     known = posed.run(first, wide=True)
-    return all(
-        not _same(known, posed.run({**first, name: other}, wide=True))
-        for name, other in second.items()
-        if not _same(first[name], other)
-    )
+    for name, other in second.items():
+        if time.monotonic() > ends_s:
+            raise TimeoutError
+        if _same(first[name], other):
+            continue
+        if _same(known, posed.run({**first, name: other}, wide=True)):
+            return False
+    return True
 
 
 def _is_float(value: Any) -> bool:
