@@ -32,7 +32,7 @@ BUDGET = {
     "export": 2_875,
     "engines": 3_560,
     "draft": 16_455,
-    "agents": 8_310,
+    "agents": 8_315,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,

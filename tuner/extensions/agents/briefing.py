@@ -130,6 +130,7 @@ class Situation:
     tuned workload. `values` says what each value of each parameter costs, `profiled` what profiles
     say, `peers_us` the fastest other implementation of a workload and its time, where finals have
     timed any, and `phases_s` what a round takes; before the first, `candidate` is not among them.
+    `trials` are how many configs a search tries on each workload, where that is said.
     """
 
     round: int
@@ -145,6 +146,7 @@ class Situation:
     profiled: Sequence[Profiled] = ()
     peers_us: Mapping[Workload, tuple[str, float]] = field(default_factory=dict)
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    trials: int | None = None
 
 
 def briefing(task: KernelTask, now: Situation) -> Briefing:
@@ -327,6 +329,7 @@ class Briefer:
             profiled=profiled,
             peers_us=self._peers_us(),
             phases_s=costs[-1] if costs else {n: phases_s.get(n, 0.0) for n in FIRST_PHASES},
+            trials=self._plan.config.trials,
         )
         return briefing(self._task, now)
 

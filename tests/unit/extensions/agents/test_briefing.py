@@ -247,6 +247,7 @@ def test_a_whole_request_with_a_profile_takes_1800_words(silu, now):
         history=HISTORY[:1],
         profiled=[profiled(*launches)],
         phases_s={"candidate": 44.0, "search": 12.0, "profile": 3.0},
+        trials=16,
     )
     made = briefing(task, told)
     request = prompt(
@@ -265,6 +266,7 @@ def test_a_whole_request_with_a_profile_takes_1800_words(silu, now):
         "under Nsight Compute",
         "What each value costs",
         "One more round costs",
+        "A search tries 16 configs.",
         "What was",
     ):
         assert part in request
