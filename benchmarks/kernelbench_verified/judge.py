@@ -119,11 +119,12 @@ def run_harness(
 
 
 def ask_harness(
-    benchmark: Path, problem: Problem, answer: Path | None, out: Path, modes: Sequence[str]
+    benchmark: Path, problem: Problem, answer: Path | None, out: Path, settings: Sequence[str]
 ) -> None:
     """Have the harness judge an answer, or time the problem itself with TF32, in this process.
 
-    What is known is written to `out` at once.
+    `settings` are the modes to time the problem in, or how PyTorch computes beside an answer. What
+    is known is written to `out` at once.
     """
     import torch
 
@@ -135,13 +136,13 @@ def ask_harness(
     device, text = torch.device("cuda:0"), problem.path(benchmark).read_text("utf-8")
     if answer is None:
         timed: dict[str, Any] = {}
-        for mode in modes:
+        for mode in settings:
             timed[mode] = _time_problem(torch, harness, text, device, MODES[mode])
             _write(out, timed)
         return
     # cuDNN takes TF32 unless it is told not to, and what is right may be further from that.
-    torch.backends.cudnn.allow_tf32 = EXACT not in modes
-    if HIGH in modes:
+    torch.backends.cudnn.allow_tf32 = EXACT not in settings
+    if HIGH in settings:
         torch.set_float32_matmul_precision(HIGH)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -285,8 +286,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--ask"]:
-        place, level, pid, text, to, *modes = sys.argv[2:]
+        place, level, pid, text, to, *settings = sys.argv[2:]
         asked = Problem(int(level), int(pid))
-        ask_harness(Path(place), asked, Path(text) if text else None, Path(to), modes)
+        ask_harness(Path(place), asked, Path(text) if text else None, Path(to), settings)
     else:
         main()

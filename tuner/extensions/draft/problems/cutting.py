@@ -246,9 +246,10 @@ class _Problem:
             {**{name: max(1, size // by) for name, size in base.items()}, **self._leading}
             for by in (2, 4, 8, 16)
         ]
+        single = dict.fromkeys(self._leading, 1)
         best = None
-        for sizes in ({}, self._leading, *smaller, dict.fromkeys(self._leading, 1)):
-            if best is not None and sizes == dict.fromkeys(self._leading, 1):
+        for sizes in ({}, self._leading, *smaller, single):
+            if best is not None and sizes == single:
                 break  # a single image is only better than none
             if not sizes and (self._cost[0] > _MOST[0] or self._cost[1] > _MOST[1]):
                 continue
