@@ -155,7 +155,9 @@ def test_a_run_that_ends_in_a_round_goes_on_there_and_asks_nothing_twice(bench: 
     before = bench.said()
     closed = bench.resume(None, "--rounds", "0")
     assert closed.code == 0, closed.err
-    assert set(bench.results().values()) == {"r1"}, "what the first round gave is not lost"
+    # Which of the two is faster a loaded CPU can't say; both were searched.
+    assert bench.tried() == {"initial", "r1"}, "what the first round gave is not lost"
+    assert set(bench.results().values()) <= bench.tried()
     assert re.search(r"^round 2 .*not ended", closed.out, re.M), closed.out
     with FakeOpenAI([good()]) as again:
         resumed = bench.resume(again.environ)
