@@ -31,14 +31,14 @@ BUDGET = {
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 16_455,
+    "draft": 16_515,
     "agents": 8_315,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
+    "tests": 82_805,
     "docs": 4_895,
 }
 

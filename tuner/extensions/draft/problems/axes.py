@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise, product
 from math import prod
 
@@ -25,13 +26,48 @@ _EVEN = (4096, 2048, 1024, 256, 64)
 MOST_LONG = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The numbers that are axes, each extent over them, and the numbers that change with one."""
+
+    names: Sequence[str]
+    extents: Sequence[str]
+    follows: Mapping[str, str] = field(default_factory=dict)
+
+    def with_followers(self, sizes: Sizes) -> Sizes:
+        return {**sizes, **{name: sizes[axis] for name, axis in self.follows.items()}}
+
+
 def find_axes(
     names: Sequence[str], inner: Mapping[str, bool], base: Sizes, extents: Extents
-) -> tuple[list[str], list[str]]:
+) -> Axes:
+    """Find axes and extents; where there are none, tie numbers that are equal at `base`.
+
+    What has to be equal, as where two inputs are broadcast, changes together.
+    """
+    axes = _find_untied(names, inner, base, extents)
+    if axes.names:
+        return axes
+    firsts = {base[name]: name for name in reversed(names)}
+    tied = Axes((), (), {n: firsts[base[n]] for n in names if firsts[base[n]] != n})
+
+    def tied_extents(sizes: Sizes) -> tuple[int, ...] | None:
+        return extents(tied.with_followers(sizes))
+
+    axes = _find_untied([n for n in names if n not in tied.follows], inner, base, tied_extents)
+    follows = {name: axis for name, axis in tied.follows.items() if axis in axes.names}
+    return Axes(axes.names, axes.extents, follows)
+
+
+def _find_untied(
+    names: Sequence[str], inner: Mapping[str, bool], base: Sizes, extents: Extents
+) -> Axes:
     """Find axes and extents near small sizes: a large problem is run as seldom as can be."""
     near = small_sizes([name for name in names if not inner[name]], base, extents, 0)
     axes, texts = shapes_over(names, base, extents, near) if near else ([], [])
-    return (axes, texts) if axes else shapes_over(names, base, extents, base)
+    if not axes:
+        axes, texts = shapes_over(names, base, extents, base)
+    return Axes([name for name in base if name in axes], texts)
 
 
 def shapes_over(
@@ -140,16 +176,32 @@ def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) 
     `start` chooses which; None where the problem takes none but larger ones. Of several numbers it
     leaves several, where it can: a filter as wide as its image shows nothing of a kernel's indices.
     """
-    sizes, whole = dict(base), extents(base)
-    for place, axis in enumerate(axes):
-        turned = [_SMALL[(start + place + k) % 8] for k in range(8)]
+    sizes, left, whole = dict(base), tuple(axes), extents(base)
+    turns = {
+        axis: [*(_SMALL[(start + place + k) % 8] for k in range(8)), *_SMALL[8:]]
+        for place, axis in enumerate(axes)
+    }
+
+    def leaves_several(found: tuple[int, ...]) -> bool:
+        return all(n > 1 or of == 1 for n, of in zip(found, whole or found, strict=True))
+
+    # All at once, or all but one that has to stay: while one of them is large, a recurrence over
+    # many steps takes seconds.
+    smallest = {axis: next((n for n in turns[axis] if n < base[axis]), base[axis]) for axis in axes}
+    for kept in ((), *((axis,) for axis in reversed(axes))):
+        together = {**base, **{a: n for a, n in smallest.items() if a not in kept}}
+        found = extents(together)
+        if found is not None and min(found) > 0 and leaves_several(found):
+            sizes, left = together, kept
+            break
+    for axis in left:
         fewest = None
-        for size in [*turned, *_SMALL[8:]]:
+        for size in turns[axis]:
             found = extents({**sizes, axis: size}) if size < base[axis] else None
             if found is None or min(found) <= 0:
                 continue
             fewest = fewest or size
-            if all(n > 1 or of == 1 for n, of in zip(found, whole or found, strict=True)):
+            if leaves_several(found):
                 sizes[axis] = size
                 break
         else:

@@ -73,3 +73,15 @@ def test_small_sizes_differ_from_axis_to_axis_and_are_taken() -> None:
     assert found["H"] % 16 == 0
     assert len({found["N"], found["H"], found["W"]}) == 3
     assert found["W"] < 48
+
+
+def test_a_recurrence_is_never_tried_with_many_steps_and_else_small() -> None:
+    base = {"steps": 512, "width": 256, "layers": 6}
+    tried: list[Sizes] = []
+
+    def extents(sizes: Sizes) -> tuple[int, ...] | None:
+        tried.append(sizes)
+        return (sizes["steps"], sizes["width"]) if sizes["layers"] == 6 else None
+
+    assert small_sizes([*base], base, extents, 0) == {"steps": 5, "width": 7, "layers": 6}
+    assert [sizes for sizes in tried if sizes["steps"] == 512] == [base]
