@@ -28,7 +28,9 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
+from tuner.space.choices import chosen_operators
 from tuner.space.load import Definition, load_definition
+from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
@@ -199,6 +201,30 @@ class EditedSource:
             assert text.count(before) == 1
             text = text.replace(before, after)
         return text
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class EditsOfTheTemplate:
+    """Near misses of what the template makes of a config: all of them are caught."""
+
+    kernel: ClassVar[ShippedKernel]
+    edits_of: ClassVar[str]
+    workload: ClassVar[Workload]
+    having: ClassVar[Mapping[str, Value]]
+    test_a_near_miss_is_caught = KernelChecks.test_a_near_miss_is_caught
+
+    @classmethod
+    def edited_sources(cls) -> Iterator[EditedSource]:
+        spec = cls.kernel.spec
+        template = Template.load(spec.template, spec.include_dirs)
+        config = {**cls.kernel.definition.space.default, **cls.having}
+        names = {**cls.workload.values, **config, **chosen_operators(spec, {})}
+        source, launches = template.render(names).source, spec.candidate_launches(names)
+        for name, edits in near_misses(cls.edits_of).items():
+            yield EditedSource(name, source, edits, cls.workload, launches)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        metafunc.parametrize("edits", near_misses(self.edits_of))
 
 
 @dataclass
