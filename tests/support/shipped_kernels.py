@@ -25,7 +25,7 @@ from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.export.cpp import in_namespace
 from tuner.model.config import Config, SearchSpace
 from tuner.model.expressions import Value
-from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.kernel import ChosenScratch, KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
 from tuner.space.choices import chosen_operators
@@ -184,6 +184,11 @@ def near_misses(name: str) -> Mapping[str, Edits]:
     return found
 
 
+def chosen_scratch(spec: KernelSpec, names: Mapping[str, Value]) -> tuple[ChosenScratch, ...]:
+    """Size the scratch of a config."""
+    return tuple(ChosenScratch(one.name, one.dimensions(names)) for one in spec.sized)
+
+
 @dataclass(frozen=True, eq=False)
 class EditedSource:
     """A source with what is wrong with it, where it is to be caught."""
@@ -193,6 +198,7 @@ class EditedSource:
     edits: Edits
     workload: Workload
     launches: tuple[Launch, ...]
+    scratch: tuple[ChosenScratch, ...] = ()
 
     @property
     def text(self) -> str:
@@ -220,8 +226,9 @@ class EditsOfTheTemplate:
         config = {**cls.kernel.definition.space.default, **cls.having}
         names = {**cls.workload.values, **config, **chosen_operators(spec, {})}
         source, launches = template.render(names).source, spec.candidate_launches(names)
+        scratch = chosen_scratch(spec, names)
         for name, edits in near_misses(cls.edits_of).items():
-            yield EditedSource(name, source, edits, cls.workload, launches)
+            yield EditedSource(name, source, edits, cls.workload, launches, scratch)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("edits", near_misses(self.edits_of))
@@ -274,6 +281,9 @@ def compile_edited(compiler: Compiler, sources: Iterable[EditedSource]) -> dict[
     found = {one: future.result() for one, future in made.items()}
     return {
         # As a config's: where a baseline is wrong with large inputs, they shrink.
-        one.name: Program(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED)
+        one.name: replace(
+            Program(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED),
+            scratch=one.scratch,
+        )
         for one, of in found.items()
     }

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from shipped_kernels import EditsOfTheTemplate, KernelChecks, Sample, ShippedKernel
+from shipped_kernels import (
+    EditedSource,
+    EditsOfTheTemplate,
+    KernelChecks,
+    Sample,
+    ShippedKernel,
+    chosen_scratch,
+    compile_edited,
+)
 
+from tuner.compiler.base import Compiler
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
 
 KERNEL = ShippedKernel("gemm_invariant")
 # Places of stages are used more than once, and blocks walk over tiles where they may.
@@ -75,3 +92,63 @@ class TestPartsOfACluster(TestParts):
 class TestPartsThatTheLastAdds(TestParts):
     edits_of = "gemm_invariant's parts that the last adds up"
     having: ClassVar = {**SMALL, "parts": 2, "tile_t": 32, "sum_by": "last", "share": 2}
+
+
+# The second half of K takes away what the first gave, in another order: what is left of a sum is what
+# rounding made of it.
+CANCELLING = """
+def reference(xp, inputs, axes):
+    return {"y": inputs["x"] @ inputs["w"].T}
+
+def inputs(xp, rng, axes, fill):
+    x, w = (rng.standard_normal((axes[n], axes["K"] // 2), dtype=xp.float32) for n in "TN")
+    halves = {"x": [x, -x[:, ::-1]], "w": [w, w[:, ::-1]]}
+    return {name: xp.concatenate(both, axis=1) for name, both in halves.items()}
+"""
+TOKENS = (1, 18)
+CONFIGS: tuple[dict[str, Value], ...] = (
+    {**BLOCK, "parts": 1},
+    {**BLOCK, "parts": 1, "tile_n": 128, "groups": 2, "share": 2, "tile_t": 16, "stages": 4},
+    {**BLOCK, "parts": 2, "tile_t": 24, "persistent": True},
+    {**SMALL, "parts": 2, "tile_k": 128, "sum_by": "cluster", "tile_t": 16},
+    {**SMALL, "parts": 2, "sum_by": "last", "tile_n": 128, "groups": 2},
+    {**BLOCK, "parts": 4, "tile_t": 48},
+    {**SMALL, "parts": 4, "sum_by": "cluster", "tile_t": 8},
+    {**SMALL, "parts": 4, "sum_by": "last", "tile_t": 16, "persistent": True},
+)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_bits_of_a_row_depend_on_the_parts_of_k_alone(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    before, _, after = KERNEL.spec.path.read_text(encoding="utf-8").partition("workloads:\n")
+    sizes = ", ".join(f"{{T: {tokens}, N: 72, K: 512}}" for tokens in TOKENS)
+    text = f"{before}workloads: {{tuned: [{sizes}]}}\nsurroundings:{after.partition('surroundings:')[2]}"
+    reference = "../../kernels/sglang/gemm_invariant.py"
+    text = text.replace(reference, "cancelling.py").replace("../..", str(KERNEL.spec.path.parents[2]))
+    (tmp_path / "cancelling.py").write_text(CANCELLING, encoding="utf-8")
+    (tmp_path / "rows.yaml").write_text(text, encoding="utf-8")
+    definition = load_definition(tmp_path / "rows.yaml")
+    spec, space = definition.spec, definition.space
+    template = Template.load(spec.template, spec.include_dirs)
+
+    def sources() -> Iterator[EditedSource]:
+        for workload in spec.tuned:
+            launches = spec.baseline_launches(dict(workload.values))
+            yield EditedSource(f"baseline {workload}", KERNEL.source, (), workload, launches)
+            for having in CONFIGS:
+                names = {**workload.values, **space.default, **having, "multiprocessors": 2}
+                source, launches = template.render(names).source, spec.candidate_launches(names)
+                scratch = chosen_scratch(spec, names)
+                yield EditedSource(f"{having} {workload}", source, (), workload, launches, scratch)
+
+    classes = defaultdict(set)
+    with closing(HostDevice(spec, {})) as device:
+        for name, program in compile_edited(compiler, sources()).items():
+            outcome = device.bits(program)
+            assert outcome.status is Status.CORRECT, f"{name}: {outcome.reason}"
+            assert outcome.correctness is not None
+            classes[name.partition("'parts': ")[2][:1]].add(outcome.correctness.bits)
+    assert {parts: len(bits) for parts, bits in classes.items()} == dict.fromkeys(["", *"124"], 1)
+    assert len(set.union(*classes.values())) >= 3, "each number of parts has bits of its own"
