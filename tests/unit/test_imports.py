@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_960,
+    "tests": 82_965,
     "docs": 4_895,
 }
 

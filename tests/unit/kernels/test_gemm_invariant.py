@@ -33,6 +33,8 @@ KERNEL = ShippedKernel("gemm_invariant")
 # Places of stages are used more than once, and blocks walk over tiles where they may.
 SMALL: dict[str, Value] = {"tile_k": 64, "stages": 2, "resident": 1}
 BLOCK: dict[str, Value] = {**SMALL, "sum_by": "block"}
+CLUSTER: dict[str, Value] = {**SMALL, "sum_by": "cluster"}
+LAST: dict[str, Value] = {**SMALL, "sum_by": "last"}
 
 
 def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
@@ -61,12 +63,12 @@ class TestOnTheCpu(KernelChecks):
             (40, 328, 512, {**BLOCK, "parts": 1, "tile_n": 128, "share": 2, "tile_t": 32}),
             (33, 520, 512, {**BLOCK, "parts": 2, "tile_n": 64, "share": 4, "tile_t": 32}),
             (100, 136, 384, {**BLOCK, "parts": 1, "tile_t": 96, "tile_n": 128, "groups": 1}),
-            (5, 72, 512, {**SMALL, "parts": 2, "sum_by": "cluster", "tile_t": 8, "tile_n": 64}),
-            (50, 136, 512, {**SMALL, "parts": 4, "sum_by": "cluster", "tile_t": 24, "groups": 2}),
-            (3, 40, 512, {**SMALL, "parts": 8, "sum_by": "cluster", "tile_t": 8, "groups": 1}),
-            (7, 136, 512, {**SMALL, "parts": 4, "sum_by": "last", "tile_t": 8, "tile_n": 64}),
-            (40, 200, 512, {**SMALL, "parts": 2, "sum_by": "last", "tile_t": 32, "groups": 2}),
-            (60, 264, 512, {**SMALL, "parts": 2, "sum_by": "last", "tile_t": 64, "share": 2}),
+            (5, 72, 512, {**CLUSTER, "parts": 2, "tile_t": 8, "tile_n": 64}),
+            (50, 136, 512, {**CLUSTER, "parts": 4, "tile_t": 24, "groups": 2}),
+            (3, 40, 512, {**CLUSTER, "parts": 8, "tile_t": 8, "groups": 1}),
+            (7, 136, 512, {**LAST, "parts": 4, "tile_t": 8, "tile_n": 64}),
+            (40, 200, 512, {**LAST, "parts": 2, "tile_t": 32, "groups": 2}),
+            (60, 264, 512, {**LAST, "parts": 2, "tile_t": 64, "share": 2}),
         )
     )
     workload = {"T": 3, "N": 72, "K": 512}
@@ -86,16 +88,15 @@ class TestParts(EditsOfTheTemplate):
 
 class TestPartsOfACluster(TestParts):
     edits_of = "gemm_invariant's parts of a cluster"
-    having: ClassVar = {**SMALL, "parts": 2, "tile_t": 32, "sum_by": "cluster"}
+    having: ClassVar = {**CLUSTER, "parts": 2, "tile_t": 32}
 
 
 class TestPartsThatTheLastAdds(TestParts):
     edits_of = "gemm_invariant's parts that the last adds up"
-    having: ClassVar = {**SMALL, "parts": 2, "tile_t": 32, "sum_by": "last", "share": 2}
+    having: ClassVar = {**LAST, "parts": 2, "tile_t": 32, "share": 2}
 
 
-# The second half of K takes away what the first gave, in another order: what is left of a sum is what
-# rounding made of it.
+# The second half of K takes away what the first gave, in another order: rounding is what is left.
 CANCELLING = """
 def reference(xp, inputs, axes):
     return {"y": inputs["x"] @ inputs["w"].T}
@@ -110,11 +111,11 @@ CONFIGS: tuple[dict[str, Value], ...] = (
     {**BLOCK, "parts": 1},
     {**BLOCK, "parts": 1, "tile_n": 128, "groups": 2, "share": 2, "tile_t": 16, "stages": 4},
     {**BLOCK, "parts": 2, "tile_t": 24, "persistent": True},
-    {**SMALL, "parts": 2, "tile_k": 128, "sum_by": "cluster", "tile_t": 16},
-    {**SMALL, "parts": 2, "sum_by": "last", "tile_n": 128, "groups": 2},
+    {**CLUSTER, "parts": 2, "tile_k": 128, "tile_t": 16},
+    {**LAST, "parts": 2, "tile_n": 128, "groups": 2},
     {**BLOCK, "parts": 4, "tile_t": 48},
-    {**SMALL, "parts": 4, "sum_by": "cluster", "tile_t": 8},
-    {**SMALL, "parts": 4, "sum_by": "last", "tile_t": 16, "persistent": True},
+    {**CLUSTER, "parts": 4, "tile_t": 8},
+    {**LAST, "parts": 4, "tile_t": 16, "persistent": True},
 )
 
 
@@ -122,11 +123,12 @@ CONFIGS: tuple[dict[str, Value], ...] = (
 def test_the_bits_of_a_row_depend_on_the_parts_of_k_alone(
     tmp_path: Path, compiler: Compiler
 ) -> None:
-    before, _, after = KERNEL.spec.path.read_text(encoding="utf-8").partition("workloads:\n")
+    text = KERNEL.spec.path.read_text(encoding="utf-8")
+    before, after = text.split("workloads:\n")[0], text.split("surroundings:")[1]
     sizes = ", ".join(f"{{T: {tokens}, N: 72, K: 512}}" for tokens in TOKENS)
-    text = f"{before}workloads: {{tuned: [{sizes}]}}\nsurroundings:{after.partition('surroundings:')[2]}"
-    reference = "../../kernels/sglang/gemm_invariant.py"
-    text = text.replace(reference, "cancelling.py").replace("../..", str(KERNEL.spec.path.parents[2]))
+    text = f"{before}workloads: {{tuned: [{sizes}]}}\nsurroundings:{after}"
+    text = text.replace("../../kernels/sglang/gemm_invariant.py", "cancelling.py")
+    text = text.replace("../..", str(KERNEL.spec.path.parents[2]))
     (tmp_path / "cancelling.py").write_text(CANCELLING, encoding="utf-8")
     (tmp_path / "rows.yaml").write_text(text, encoding="utf-8")
     definition = load_definition(tmp_path / "rows.yaml")
@@ -150,5 +152,5 @@ def test_the_bits_of_a_row_depend_on_the_parts_of_k_alone(
             assert outcome.status is Status.CORRECT, f"{name}: {outcome.reason}"
             assert outcome.correctness is not None
             classes[name.partition("'parts': ")[2][:1]].add(outcome.correctness.bits)
-    assert {parts: len(bits) for parts, bits in classes.items()} == dict.fromkeys(["", *"124"], 1)
+    assert {key: len(bits) for key, bits in classes.items()} == dict.fromkeys(["", *"124"], 1)
     assert len(set.union(*classes.values())) >= 3, "each number of parts has bits of its own"
