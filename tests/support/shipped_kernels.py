@@ -25,10 +25,12 @@ from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.export.cpp import in_namespace
 from tuner.model.config import Config, SearchSpace
 from tuner.model.expressions import Value
-from tuner.model.kernel import KernelSpec, Launch, Workload
+from tuner.model.kernel import ChosenScratch, KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
+from tuner.space.choices import chosen_operators
 from tuner.space.load import Definition, load_definition
+from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
@@ -182,6 +184,11 @@ def near_misses(name: str) -> Mapping[str, Edits]:
     return found
 
 
+def chosen_scratch(spec: KernelSpec, names: Mapping[str, Value]) -> tuple[ChosenScratch, ...]:
+    """Size the scratch of a config."""
+    return tuple(ChosenScratch(one.name, one.dimensions(names)) for one in spec.sized)
+
+
 @dataclass(frozen=True, eq=False)
 class EditedSource:
     """A source with what is wrong with it, where it is to be caught."""
@@ -191,6 +198,7 @@ class EditedSource:
     edits: Edits
     workload: Workload
     launches: tuple[Launch, ...]
+    scratch: tuple[ChosenScratch, ...] = ()
 
     @property
     def text(self) -> str:
@@ -199,6 +207,31 @@ class EditedSource:
             assert text.count(before) == 1
             text = text.replace(before, after)
         return text
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class EditsOfTheTemplate:
+    """Near misses of what the template makes of a config: all of them are caught."""
+
+    kernel: ClassVar[ShippedKernel]
+    edits_of: ClassVar[str]
+    workload: ClassVar[Workload]
+    having: ClassVar[Mapping[str, Value]]
+    test_a_near_miss_is_caught = KernelChecks.test_a_near_miss_is_caught
+
+    @classmethod
+    def edited_sources(cls) -> Iterator[EditedSource]:
+        spec = cls.kernel.spec
+        template = Template.load(spec.template, spec.include_dirs)
+        config = {**cls.kernel.definition.space.default, **cls.having}
+        names = {**cls.workload.values, **config, **chosen_operators(spec, {})}
+        source, launches = template.render(names).source, spec.candidate_launches(names)
+        scratch = chosen_scratch(spec, names)
+        for name, edits in near_misses(cls.edits_of).items():
+            yield EditedSource(name, source, edits, cls.workload, launches, scratch)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        metafunc.parametrize("edits", near_misses(self.edits_of))
 
 
 @dataclass
@@ -248,6 +281,9 @@ def compile_edited(compiler: Compiler, sources: Iterable[EditedSource]) -> dict[
     found = {one: future.result() for one, future in made.items()}
     return {
         # As a config's: where a baseline is wrong with large inputs, they shrink.
-        one.name: Program(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED)
+        one.name: replace(
+            Program(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED),
+            scratch=one.scratch,
+        )
         for one, of in found.items()
     }

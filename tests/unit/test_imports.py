@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_805,
+    "tests": 82_975,
     "docs": 4_895,
 }
 

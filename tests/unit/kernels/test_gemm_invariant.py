@@ -1,0 +1,156 @@
+"""gemm_invariant: reference, kernels on the CPU, and near misses that its check has to catch."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from shipped_kernels import (
+    EditedSource,
+    EditsOfTheTemplate,
+    KernelChecks,
+    Sample,
+    ShippedKernel,
+    chosen_scratch,
+    compile_edited,
+)
+
+from tuner.compiler.base import Compiler
+from tuner.extensions.cpu.device import HostDevice
+from tuner.model.expressions import Value
+from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+
+KERNEL = ShippedKernel("gemm_invariant")
+# Places of stages are used more than once, and blocks walk over tiles where they may.
+SMALL: dict[str, Value] = {"tile_k": 64, "stages": 2, "resident": 1}
+BLOCK: dict[str, Value] = {**SMALL, "sum_by": "block"}
+CLUSTER: dict[str, Value] = {**SMALL, "sum_by": "cluster"}
+LAST: dict[str, Value] = {**SMALL, "sum_by": "last"}
+
+
+def test_rows_of_x_are_multiplied_by_rows_of_w() -> None:
+    x, w = np.array([[1.0, 2], [3, 4]]), np.array([[1.0, 0], [0, 1], [1, 1]])
+    y = KERNEL.compute({"x": x, "w": w}, {"T": 2, "N": 3, "K": 2})["y"]
+    assert y.tolist() == [[1, 2, 3], [3, 4, 7]]
+
+
+def test_sums_are_near_1_for_every_length() -> None:
+    for depth in (256, 16384):
+        axes = {"T": 4, "N": 32, "K": depth}
+        x = np.random.default_rng(1).standard_normal((4, depth))
+        w = KERNEL.drawn(axes, "normal")["w"].astype(np.float64)
+        assert 0.7 < KERNEL.compute({"x": x, "w": w}, axes)["y"].std() < 1.4
+
+
+class TestOnTheCpu(KernelChecks):
+    kernel = KERNEL
+    baselines = ({"T": 3, "N": 40, "K": 264}, {"T": 70, "N": 72, "K": 128})
+    samples = tuple(
+        Sample({"T": tokens, "N": columns, "K": depth}, 1, having)
+        for tokens, columns, depth, having in (
+            (1, 72, 264, {**BLOCK, "parts": 1, "tile_t": 8, "tile_n": 64}),
+            (9, 200, 512, {**BLOCK, "parts": 2, "tile_t": 16, "tile_n": 64, "groups": 1}),
+            (70, 136, 512, {**BLOCK, "parts": 4, "tile_t": 48, "tile_n": 128, "groups": 2}),
+            (40, 328, 512, {**BLOCK, "parts": 1, "tile_n": 128, "share": 2, "tile_t": 32}),
+            (33, 520, 512, {**BLOCK, "parts": 2, "tile_n": 64, "share": 4, "tile_t": 32}),
+            (100, 136, 384, {**BLOCK, "parts": 1, "tile_t": 96, "tile_n": 128, "groups": 1}),
+            (5, 72, 512, {**CLUSTER, "parts": 2, "tile_t": 8, "tile_n": 64}),
+            (50, 136, 512, {**CLUSTER, "parts": 4, "tile_t": 24, "groups": 2}),
+            (3, 40, 512, {**CLUSTER, "parts": 8, "tile_t": 8, "groups": 1}),
+            (7, 136, 512, {**LAST, "parts": 4, "tile_t": 8, "tile_n": 64}),
+            (40, 200, 512, {**LAST, "parts": 2, "tile_t": 32, "groups": 2}),
+            (60, 264, 512, {**LAST, "parts": 2, "tile_t": 64, "share": 2}),
+        )
+    )
+    workload = {"T": 3, "N": 72, "K": 512}
+    launches = (
+        Launch(
+            "gemm_invariant<8>", (2, 1, 1), (128, 1, 1), arguments=("y", "x", "w", "T", "N", "K")
+        ),
+    )
+
+
+class TestParts(EditsOfTheTemplate):
+    kernel = KERNEL
+    edits_of = "gemm_invariant's parts of one block"
+    workload = Workload.of({"T": 40, "N": 136, "K": 512})
+    having: ClassVar = {**BLOCK, "parts": 2, "tile_t": 64}
+
+
+class TestPartsOfACluster(TestParts):
+    edits_of = "gemm_invariant's parts of a cluster"
+    having: ClassVar = {**CLUSTER, "parts": 2, "tile_t": 32}
+
+
+class TestPartsThatTheLastAdds(TestParts):
+    edits_of = "gemm_invariant's parts that the last adds up"
+    having: ClassVar = {**LAST, "parts": 2, "tile_t": 32, "share": 2}
+
+
+# The second half of K takes away what the first gave, in another order: rounding is what is left.
+CANCELLING = """
+def reference(xp, inputs, axes):
+    return {"y": inputs["x"] @ inputs["w"].T}
+
+def inputs(xp, rng, axes, fill):
+    x, w = (rng.standard_normal((axes[n], axes["K"] // 2), dtype=xp.float32) for n in "TN")
+    halves = {"x": [x, -x[:, ::-1]], "w": [w, w[:, ::-1]]}
+    return {name: xp.concatenate(both, axis=1) for name, both in halves.items()}
+"""
+TOKENS = (1, 18)
+CONFIGS: tuple[dict[str, Value], ...] = (
+    {**BLOCK, "parts": 1},
+    {**BLOCK, "parts": 1, "tile_n": 128, "groups": 2, "share": 2, "tile_t": 16, "stages": 4},
+    {**BLOCK, "parts": 2, "tile_t": 24, "persistent": True},
+    {**CLUSTER, "parts": 2, "tile_k": 128, "tile_t": 16},
+    {**LAST, "parts": 2, "tile_n": 128, "groups": 2},
+    {**BLOCK, "parts": 4, "tile_t": 48},
+    {**CLUSTER, "parts": 4, "tile_t": 8},
+    {**LAST, "parts": 4, "tile_t": 16, "persistent": True},
+)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_bits_of_a_row_depend_on_the_parts_of_k_alone(
+    tmp_path: Path, compiler: Compiler
+) -> None:
+    text = KERNEL.spec.path.read_text(encoding="utf-8")
+    before, after = text.split("workloads:\n")[0], text.split("surroundings:")[1]
+    sizes = ", ".join(f"{{T: {tokens}, N: 72, K: 512}}" for tokens in TOKENS)
+    text = f"{before}workloads: {{tuned: [{sizes}]}}\nsurroundings:{after}"
+    text = text.replace("../../kernels/sglang/gemm_invariant.py", "cancelling.py")
+    text = text.replace("../..", str(KERNEL.spec.path.parents[2]))
+    (tmp_path / "cancelling.py").write_text(CANCELLING, encoding="utf-8")
+    (tmp_path / "rows.yaml").write_text(text, encoding="utf-8")
+    definition = load_definition(tmp_path / "rows.yaml")
+    spec, space = definition.spec, definition.space
+    template = Template.load(spec.template, spec.include_dirs)
+
+    def sources() -> Iterator[EditedSource]:
+        for workload in spec.tuned:
+            launches = spec.baseline_launches(dict(workload.values))
+            yield EditedSource(f"baseline {workload}", KERNEL.source, (), workload, launches)
+            for having in CONFIGS:
+                names = {**workload.values, **space.default, **having, "multiprocessors": 2}
+                source, launches = template.render(names).source, spec.candidate_launches(names)
+                scratch = chosen_scratch(spec, names)
+                yield EditedSource(f"{having} {workload}", source, (), workload, launches, scratch)
+
+    classes = defaultdict(set)
+    with closing(HostDevice(spec, {})) as device:
+        for name, program in compile_edited(compiler, sources()).items():
+            outcome = device.bits(program)
+            assert outcome.status is Status.CORRECT, f"{name}: {outcome.reason}"
+            assert outcome.correctness is not None
+            classes[name.partition("'parts': ")[2][:1]].add(outcome.correctness.bits)
+    assert {key: len(bits) for key, bits in classes.items()} == dict.fromkeys(["", *"124"], 1)
+    assert len(set.union(*classes.values())) >= 3, "each number of parts has bits of its own"
