@@ -453,10 +453,12 @@ def _dispatch(session: Session) -> Dispatch | None:
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
-    path = session.manifest.config.space
+    config = session.manifest.config
     left_out = "the roofline and the difference to the baseline are left out"
     try:
-        spec = load_definition(path, session.manifest.config.operators).spec
+        spec = load_definition(
+            config.space, config.operators, invariant=config.invariant
+        ).spec
         changed = session.manifest.changed(spec, kernel_only=True)
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)

@@ -42,7 +42,7 @@ from tuner.space.choices import (
     refusal,
     search_space,
 )
-from tuner.space.invariance import read_invariance
+from tuner.space.invariance import read_rows, require_rows
 from tuner.space.launches import check_maps, check_taken, read_launch
 from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, ToleranceModel, validate_space
 from tuner.space.surroundings import check_sizes, surroundings
@@ -66,14 +66,19 @@ class Definition:
     spec: KernelSpec
     space: SearchSpace
 
-    def chosen(self, operators: Mapping[str, str]) -> Definition:
-        """Make another choice; of what `operators` leaves out, the default."""
+    def chosen(self, operators: Mapping[str, str], *, invariant: bool = False) -> Definition:
+        """Make another choice; of what `operators` leaves out, the default.
+
+        With `invariant` the bits of rows have to repeat; raises `SpaceError` where there are none.
+        """
         chosen = chosen_operators(self.spec, operators)
         spec = bind_dtypes(bind(self.spec, chosen), chosen)
-        return Definition(spec, bind(self.space, chosen))
+        return Definition(require_rows(spec) if invariant else spec, bind(self.space, chosen))
 
 
-def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:
+def load_definition(
+    path: Path, operators: Mapping[str, str] | None = None, *, invariant: bool = False
+) -> Definition:
     """Read and check a search-space file; raise `SpaceError` or `ExpressionError` with its line.
 
     `operators` are choices of the operator's variants; the others are the defaults.
@@ -98,7 +103,7 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
             assert isinstance(named, list)
             message = f"`include`: {named[i]!r} is no folder"
             raise document.error(message, "include", i, remedy=remedy)
-    return definition
+    return replace(definition, spec=require_rows(spec)) if invariant else definition
 
 
 def read_definition(document: Document, operators: Mapping[str, str]) -> Definition:
@@ -175,6 +180,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     if model.peak and model.operations is None:
         remedy = "say with `operations:` how many there are, or leave `peak` out"
         raise document.error("`peak` without `operations`", "peak", remedy=remedy)
+    rows = read_rows(document, model, users)
     return KernelSpec(
         name=model.kernel,
         path=_resolve_path(document.path),
@@ -208,7 +214,8 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
         surroundings=surroundings(of_axes, model, arguments),
         torch=torch,
-        invariant=read_invariance(document, model, users),
+        rows=rows,
+        invariant=rows if model.invariant else None,
     ).with_added([one for one in arguments if one.added])
 
 

@@ -332,6 +332,12 @@ class SpaceModel(StrictModel):
         default={},
         description="how far outputs may be off, `{out: measured}` or `{out: {relative: 4.0e-3}}`",
     )
+    rows: dict[str, list[str]] = Field(
+        default={},
+        max_length=1,
+        description="the axis that counts rows, and the outputs that have them: whose bits "
+        "`--invariant` keeps, `{T: [y]}`",
+    )
     invariant: dict[str, list[str]] = Field(
         default={},
         max_length=1,

@@ -82,7 +82,8 @@ def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan
             read(plan.spec.path), parse(answer.space, space_path), space_path, template_path.name
         )
         atomic_write(space_path, merged)
-        definition = load_definition(space_path, plan.config.operators)
+        asked = plan.config
+        definition = load_definition(space_path, asked.operators, invariant=asked.invariant)
         whole = put_together(answer.template, template_path, definition.spec.include_dirs)
         atomic_write(template_path, whole.text)
         text = whole.text
