@@ -349,7 +349,7 @@ class KernelSpec:
     near the tuned ones that the baseline turns out to take. `surroundings` is what times are
     measured in: on each workload the first ones that hold. Where `torch` is the reference, the
     file `reference` is the search space itself. `rows` says where they are, and `invariant`, where
-    that is asked for, whose bits repeat.
+    that is asked for, whose bits repeat; by `weight` sizes count in that.
     """
 
     name: str
@@ -377,6 +377,7 @@ class KernelSpec:
     torch: TorchText | None = None
     rows: Invariance | None = None
     invariant: Invariance | None = None
+    weight: Expression | None = None
     _around: dict[Workload, Surroundings | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -485,6 +486,10 @@ class KernelSpec:
         """Give what configs must have equal bits on: the other axes where rows are invariant."""
         rows = self.invariant.axis if self.invariant else ""
         return Workload(tuple(pair for pair in workload.axes if pair[0] != rows))
+
+    def weight_of(self, workload: Workload) -> float:
+        """Say how much a size counts among those of its problem."""
+        return 1.0 if self.weight is None else float(self.weight.evaluate(workload.values))
 
     def footprint_bytes(self, workload: Workload) -> int:
         """Add up all arrays, but for scratch whose shape a config chooses."""

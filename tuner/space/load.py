@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -122,6 +123,10 @@ def read_definition(document: Document, operators: Mapping[str, str]) -> Definit
             _check_sizes(spec, workload)
             if key != "edge_cases":
                 check_sizes(spec, workload)
+                if not 0.0 < spec.weight_of(workload) < inf:
+                    message = f"the weight of {workload} is {spec.weight_of(workload):g}"
+                    remedy = "what counts less than others has a smaller number above 0"
+                    raise document.error(message, "workloads", "weight", remedy=remedy)
             for limit in space.constraints:
                 if limit.names <= set(spec.axes) and not limit.evaluate(workload.values):
                     message = f"the workload {workload} breaks the constraint `{limit.text}`"
@@ -215,6 +220,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         surroundings=surroundings(of_axes, model, arguments),
         torch=torch,
         rows=rows,
+        weight=of_axes.optional(model.workloads.weight, "workloads", "weight"),
         invariant=rows if model.invariant else None,
     ).with_added([one for one in arguments if one.added])
 

@@ -135,6 +135,11 @@ class WorkloadsModel(StrictModel):
     edge_cases: list[dict[str, Size]] | Literal["near"] = Field(
         default=[], description=f"{_workloads(127)}, or `near`"
     )
+    weight: Scalar = Field(
+        default=None,
+        description="an expression: how much a size counts where bits are chosen for several, "
+        "`4 if T <= 64 else 1`",
+    )
 
 
 class TensorMapModel(StrictModel):
