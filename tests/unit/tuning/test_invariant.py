@@ -293,6 +293,30 @@ def test_a_recording_without_digests_says_what_to_do(recorded, run, make_plan, s
     assert "`tune record`" in raised.value.remedy
 
 
+@pytest.mark.parametrize("rows", [False, True])
+def test_digests_of_rows_and_of_whole_outputs_are_not_taken_for_each_other(
+    recorded, run, make_plan, space, rows
+):
+    declared = space.read_text()
+    without = declared.replace("invariant: {N: [out]}\n", "")
+    space.write_text(without if rows else declared)
+    device = recorded(RowsDevice())
+    assert device.has_bits_of_rows is not rows
+    space.write_text(declared if rows else without)
+    what = "rows, which `invariant`" if rows else "whole outputs, which --keep-bits"
+    with pytest.raises(DeviceError, match=f"holds no bits of {what} compares"):
+        run(device, keep_bits=not rows, workloads=make_plan().spec.tuned)
+
+
+def test_a_size_counts_by_its_weight(run, space):
+    """One item is best on few rows, and costs twice the best on many."""
+    text = space.read_text()
+    weighted = text.replace("{N: 3000}]", "{N: 3000}], weight: 8 if N < 50000 else 1")
+    assert weighted != text
+    space.write_text(weighted)
+    assert {one.config["items"] for one in run(RowsDevice())} == {1}
+
+
 def test_classes_of_two_problems_have_nothing_to_do_with_each_other(make_plan, space, run):
     trials, spec = run(RowsDevice(), lambda s: s.trials()), make_plan().spec
     kept = [one for one in trials if one.status is Status.CORRECT]
