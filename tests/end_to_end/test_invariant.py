@@ -173,7 +173,8 @@ def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> Non
         default = {"order": order, "chunk": 8, "block": 32}
         values = {name: [value] for name, value in default.items()}
         space = {"parameters": values, "default": default, "launch": [launch]}
-        (answer / "space.yaml").write_text(json.dumps(space), encoding="utf-8")
+        lines = [f"{key}: {json.dumps(value)}\n" for key, value in space.items()]
+        (answer / "space.yaml").write_text("".join(lines), encoding="utf-8")
         words = ["gate", str(answer), str(kernel), "--space", str(kernel.with_suffix(".yaml"))]
         done = CliRunner().invoke(cli, words, prog_name="tune")
         assert done.exit_code == (0 if order == "alone" else 2), done.output

@@ -50,10 +50,8 @@ class Rows:
         return ({}, *self.alike, *self.apart, *self.maybe)
 
 
-GEMM: dict[str, tuple[Changes, ...]] = {
-    "alike": ({"tokens": 16, "stages": 2, "warps_n": 2},),
-    "apart": ({"split": 2, "reduction": "last"},),
-}
+TILES: Changes = {"tokens": 16, "stages": 2, "warps_n": 2}
+SPLIT: Changes = {"split": 2, "reduction": "last"}
 LOOP: Changes = {"rows_per_block": 2, "row_prefetch": "registers", "min_threads_per_sm": 1024}
 CASES = {
     "rmsnorm": Rows({"H": 1032}, alike=(LOOP,)),
@@ -65,9 +63,9 @@ CASES = {
     "merge_state": Rows({"H": 3, "D": 64}, alike=({"vector_bytes": 8, "by_lanes": True},)),
     "moe_sum_reduce": Rows({"K": 8, "H": 264}, maybe=({"split": 4},)),
     "fused_qk_norm_rope": Rows({"Q": 5, "G": 1, "D": 128}, alike=({"heads": 4},)),
-    "gate_up_silu": Rows({"D": 72, "K": 512}, **GEMM),
-    "gemm_small_m": Rows({"N": 72, "K": 512}, **GEMM),
-    "gemm_fp8": Rows({"N": 72, "K": 512}, choice={"SCALES": "block"}, **GEMM),
+    "gate_up_silu": Rows({"D": 72, "K": 512}, alike=(TILES,)),
+    "gemm_small_m": Rows({"N": 72, "K": 512}, (TILES,), apart=(SPLIT,), choice={"OUT": "fp32"}),
+    "gemm_fp8": Rows({"N": 72, "K": 512}, alike=(TILES,), choice={"SCALES": "block"}),
     "linear_add_rmsnorm": Rows({"N": 72, "K": 512}, maybe=({"split": 2, "norm_threads": 128},)),
 }
 
