@@ -178,7 +178,9 @@ def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> Non
         words = ["gate", str(answer), str(kernel), "--space", str(kernel.with_suffix(".yaml"))]
         done = CliRunner().invoke(cli, words, prog_name="tune")
         assert done.exit_code == (0 if order == "alone" else 2), done.output
-    assert "refused: not_invariant with order=split_by_m chunk=8 block=32 on T=33 K=100" in done.stderr
+    assert (
+        "refused: not_invariant with order=split_by_m chunk=8 block=32 on T=33 K=100" in done.stderr
+    )
     assert "a row gives other bits on T=33 K=100 than on T=1 K=100" in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Rows of every shipped operator that declares them, on the CPU: whatever the batch, the same bits."""
+"""Rows of every shipped operator that declares them, on the CPU: the same bits in every batch."""
 
 from __future__ import annotations
 

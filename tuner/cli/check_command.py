@@ -130,7 +130,7 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         problems = len({asked.problem_of(one) for one in found.valid})
         kept = "every run keeps" if found.spec.invariant else "--invariant keeps"
         yield (
-            f"\n{rows.axis} counts rows of {', '.join(rows.outputs)}, whose bits {kept} whatever the "
+            f"\n{rows.axis} counts rows of {', '.join(rows.outputs)}, whose bits {kept} in every "
             f"batch: {len(found.valid)} workloads are sizes of {problems} problems"
         )
     for proof in found.proofs:

@@ -37,9 +37,9 @@ def command(context: click.Context, /, answer: Path, target: str | None, **value
     """Check an answer to a round, template.cu.j2 and space.yaml in the folder ANSWER.
 
     Or several, in folders `a`, `b`, ... of it. Each is read, compiled and verified as a round with
-    KERNEL.cu does it, but on the CPU and on workloads of up to 64 MiB; rows whose bits are kept are
-    run in batches of several sizes. A line says each thing that was found. Exit code 2: a round would refuse one; 5: nothing was found, and nothing could be
-    verified here.
+    KERNEL.cu does it, but on the CPU and on workloads of up to 64 MiB; with --invariant rows at
+    several sizes, too. A line says each thing that was found. Exit code 2: a round would refuse
+    one; 5: nothing was found, and nothing could be verified here.
     """
     from tempfile import TemporaryDirectory
 
