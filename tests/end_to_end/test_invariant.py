@@ -18,6 +18,7 @@ from tuner.session.session import Session
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 ROOT = Path(__file__).parents[2]
 TRICKS = [name for name in ORDERS if name != "alone"]
+DECLARED = ("invariant: {T: [y]}", "rows: {T: [y]}")
 FLAGS = ("--device", "host", "--searcher", "exhaustive", "--no-mutants")
 
 
@@ -131,8 +132,7 @@ def test_keep_bits_keeps_the_default_configs_rows(tmp_path: Path) -> None:
 
 
 def test_who_declares_rows_keeps_them_where_that_is_asked_for(tmp_path: Path) -> None:
-    declared = ("invariant: {T: [y]}", "rows: {T: [y]}")
-    kernel = row_sums(tmp_path, "alone", "split_by_m", edit=declared)
+    kernel = row_sums(tmp_path, "alone", "split_by_m", edit=DECLARED)
     for name, flags in (("free", ()), ("kept", ("--invariant",))):
         done = tune(kernel, tmp_path / name, *flags)
         assert done.exit_code == 0, done.stderr
@@ -163,7 +163,7 @@ def test_a_default_whose_rows_vary_is_no_model_for_keep_bits(tmp_path: Path) -> 
 
 
 def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> None:
-    kernel = row_sums(tmp_path, "alone", "split_by_m")
+    kernel = row_sums(tmp_path, "alone", "split_by_m", edit=DECLARED)
     answer = tmp_path / "answer"
     answer.mkdir()
     template = (tmp_path / "sum_rows.cu.j2").read_text(encoding="utf-8")
@@ -176,7 +176,7 @@ def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> Non
         lines = [f"{key}: {json.dumps(value)}\n" for key, value in space.items()]
         (answer / "space.yaml").write_text("".join(lines), encoding="utf-8")
         words = ["gate", str(answer), str(kernel), "--space", str(kernel.with_suffix(".yaml"))]
-        done = CliRunner().invoke(cli, words, prog_name="tune")
+        done = CliRunner().invoke(cli, [*words, "--invariant"], prog_name="tune")
         assert done.exit_code == (0 if order == "alone" else 2), done.output
     assert (
         "refused: not_invariant with order=split_by_m chunk=8 block=32 on T=33 K=100" in done.stderr
