@@ -131,7 +131,8 @@ def list_class_members(
 ) -> Iterator[tuple[Workload, Config]]:
     """Name configs of a class that are known at one size and untried at another.
 
-    Of the classes that cost least so far, and of each so many of the fastest at every size.
+    Of the classes that cost least so far, and of each so many of the fastest at every size. Where
+    none of a class may run, as with tiles for few rows, what is nearest to them is named.
     """
     tried = {(trial.workload, trial.config) for trial in trials}
     problems = group_classes(trials, spec)
@@ -141,7 +142,9 @@ def list_class_members(
         for bits in sorted(costs, key=costs.__getitem__)[:CLASSES]:
             fastest_first = classes[bits].values()
             members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])
-            left = (config for config in members if config in pool)
+            left = dict.fromkeys(config for config in members if config in pool)
+            if not left and workload not in classes[bits]:
+                left = dict.fromkeys(near for one in members if (near := pool.nearest(one)))
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 
 
