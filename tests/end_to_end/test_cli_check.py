@@ -37,6 +37,18 @@ def test_check_prints_the_same_as_json(project, tune) -> None:
     assert found["not_shown"] == []
 
 
+def test_check_says_whose_rows_are_kept(project, tune) -> None:
+    words = ("check", project.space, "--no-run", "--sample", "1")
+    assert "counts rows" not in tune(*words).stdout
+    project.edit(project.space, "version: 1", "version: 1\nrows: {N: [out]}")
+    said = "N counts rows of out, whose bits {} keeps in every batch: 3 workloads are sizes of 1 "
+    assert said.format("--invariant") in tune(*words).stdout
+    found = json.loads(tune(*words, "--json").stdout)
+    assert found["rows"] == {"axis": "N", "outputs": ["out"]}
+    project.edit(project.space, "rows:", "invariant:")
+    assert said.format("every run") in tune(*words).stdout
+
+
 def test_check_refuses_a_shape_that_the_baseline_goes_beyond(project, tune) -> None:
     project.edit(project.space, "shape: [N], role: input", "shape: [N - 1], role: input")
     done = tune("check", project.space)

@@ -18,6 +18,7 @@ from tuner.session.session import Session
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 ROOT = Path(__file__).parents[2]
 TRICKS = [name for name in ORDERS if name != "alone"]
+DECLARED = ("invariant: {T: [y]}", "rows: {T: [y]}")
 FLAGS = ("--device", "host", "--searcher", "exhaustive", "--no-mutants")
 
 
@@ -128,6 +129,59 @@ def test_keep_bits_keeps_the_default_configs_rows(tmp_path: Path) -> None:
         results, kept = opened.results(), opened.kept_rows
     assert {one.config["chunk"] for one in results} == {8}
     assert len({*kept.values()}) == 1
+
+
+def test_who_declares_rows_keeps_them_where_that_is_asked_for(tmp_path: Path) -> None:
+    kernel = row_sums(tmp_path, "alone", "split_by_m", edit=DECLARED)
+    for name, flags in (("free", ()), ("kept", ("--invariant",))):
+        done = tune(kernel, tmp_path / name, *flags)
+        assert done.exit_code == 0, done.stderr
+        with Session.open(tmp_path / name, read_only=True) as opened:
+            varying = {t.status for t in opened.trials() if t.config["order"] == "split_by_m"}
+            assert (varying == {Status.NOT_INVARIANT}) is (bool(opened.kept_rows)) is bool(flags)
+    page = (tmp_path / "kept/report.html").read_text(encoding="utf-8")
+    assert "One class serves all sizes of a problem" in page
+    again = ["verify", str(tmp_path / "kept"), "--device", "host"]
+    done = CliRunner().invoke(cli, again, prog_name="tune")
+    assert done.exit_code == 0, done.output
+    to = tmp_path / "out"
+    done = CliRunner().invoke(cli, ["export", str(tmp_path / "kept"), "--to", str(to)])
+    assert done.exit_code == 0, done.output
+    assert json.loads((to / "dispatch.json").read_text())["invariant"] == {"T": ["y"]}
+    text = kernel.with_suffix(".yaml").read_text(encoding="utf-8")
+    kernel.with_suffix(".yaml").write_text(text.replace("rows: {T: [y]}\n", ""), "utf-8")
+    done = tune(kernel, tmp_path / "none", "--invariant")
+    assert done.exit_code == 2
+    assert "--invariant: sum_rows says of no output that it has rows" in done.stderr
+
+
+def test_a_default_whose_rows_vary_is_no_model_for_keep_bits(tmp_path: Path) -> None:
+    done = tune(row_sums(tmp_path, "split_by_m"), tmp_path / "session", "--keep-bits")
+    assert done.exit_code == 2
+    assert "is no model on T=" in done.stderr
+    assert "not_invariant: " in done.stderr
+
+
+def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> None:
+    kernel = row_sums(tmp_path, "alone", "split_by_m", edit=DECLARED)
+    answer = tmp_path / "answer"
+    answer.mkdir()
+    template = (tmp_path / "sum_rows.cu.j2").read_text(encoding="utf-8")
+    (answer / "template.cu.j2").write_text(template, encoding="utf-8")
+    launch = {"kernel": "sum_rows", "grid": ["ceil_div(T, block)"], "block": ["block"]}
+    for order in ("alone", "split_by_m"):
+        default = {"order": order, "chunk": 8, "block": 32}
+        values = {name: [value] for name, value in default.items()}
+        space = {"parameters": values, "default": default, "launch": [launch]}
+        lines = [f"{key}: {json.dumps(value)}\n" for key, value in space.items()]
+        (answer / "space.yaml").write_text("".join(lines), encoding="utf-8")
+        words = ["gate", str(answer), str(kernel), "--space", str(kernel.with_suffix(".yaml"))]
+        done = CliRunner().invoke(cli, [*words, "--invariant"], prog_name="tune")
+        assert done.exit_code == (0 if order == "alone" else 2), done.output
+    assert (
+        "refused: not_invariant with order=split_by_m chunk=8 block=32 on T=33 K=100" in done.stderr
+    )
+    assert "a row gives other bits on T=33 K=100 than on T=1 K=100" in done.stderr
 
 
 def test_a_space_that_cannot_hold_it_is_one_error(tmp_path: Path) -> None:

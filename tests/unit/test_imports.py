@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_035,
+    "core": 47_175,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
     "draft": 16_515,
-    "agents": 8_315,
+    "agents": 8_355,
     "cpu": 4_435,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_975,
-    "docs": 4_895,
+    "tests": 83_290,
+    "docs": 4_905,
 }
 
 

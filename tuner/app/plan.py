@@ -261,7 +261,7 @@ def plan_of(definition: Definition, config: RunConfig) -> Plan:
     from tuner.space.plan import Plan
     from tuner.space.surroundings import check_sizes, choose_surroundings
 
-    definition = definition.chosen(config.operators)
+    definition = definition.chosen(config.operators, invariant=config.invariant)
     # A CPU's times say nothing, with neighbours or without, and an evaluator has none.
     alone = config.device == "host" or config.device.startswith(COMMAND)
     spec = choose_surroundings(definition.spec, config.surroundings)

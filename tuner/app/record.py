@@ -121,6 +121,7 @@ def record(
             workload.key: _workload(session, evaluator, workload, comparisons.get(workload))
             for workload in plan.config.workloads
         },
+        invariant=plan.spec.invariant is not None,
         compiled=_record_compilations(plan, session, evaluator, compiler),
     )
 

@@ -132,7 +132,8 @@ def unchanged_spec(session: Session, space: Path | None) -> KernelSpec:
 
     manifest, path = session.manifest, space or session.manifest.config.space
     _require_there(session.directory, path, "name a copy of it with --space")
-    spec = load_definition(path, manifest.config.operators).spec
+    config = manifest.config
+    spec = load_definition(path, config.operators, invariant=config.invariant).spec
     remedy = "undo the change, or tune again: what was measured is not this kernel"
     _require_unchanged(session.directory, manifest, spec, remedy, kernel_only=True)
     return spec

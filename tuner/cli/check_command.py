@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,7 @@ def command(
 
 def as_object(found: SpaceCheck) -> dict[str, object]:
     """Make the object that `--json` prints."""
+    rows = found.spec.rows
     return {
         "kernel": found.spec.name,
         "space": str(found.spec.path),
@@ -88,6 +90,7 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
             }
             for workload, valid in found.valid.items()
         ],
+        **({"rows": {"axis": rows.axis, "outputs": [*rows.outputs]}} if rows else {}),
         "arguments": [
             {"workload": str(proof.workload), "argument": finding.argument, "shown": finding.text}
             for proof in found.proofs
@@ -122,6 +125,14 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         left = [f"{about}{found.searched[workload]:,}"] if pruned else []
         valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
+    if rows := found.spec.rows:
+        asked = replace(found.spec, invariant=rows)
+        problems = len({asked.problem_of(one) for one in found.valid})
+        kept = "every run keeps" if found.spec.invariant else "--invariant keeps"
+        yield (
+            f"\n{rows.axis} counts rows of {', '.join(rows.outputs)}, whose bits {kept} in every "
+            f"batch: {len(found.valid)} workloads are sizes of {problems} problems"
+        )
     for proof in found.proofs:
         if proof.findings or proof.compared:
             smaller = ", smaller sizes than the file has" if proof.smaller else ""

@@ -272,6 +272,10 @@ class Recorded(Protocol):
     def created(self) -> str:
         """When its measurements were made (ISO 8601)."""
 
+    @property
+    def has_bits_of_rows(self) -> bool:
+        """Tell whether the digests that it may hold are those of invariant rows."""
+
     def holds(self, workload: Workload) -> bool:
         """Tell whether the file has anything on a workload."""
 

@@ -273,12 +273,17 @@ class Limits:
     serialized_wgmma: Literal["allow", "forbid"] = "allow"
 
 
+# Numbers of rows that show how a size depends on them.
+_ROWS = (1, 2, 3, 8, 33, 1 << 20)
+
+
 @dataclass(frozen=True, slots=True)
 class Invariance:
     """What the bits of a row may not depend on: how many rows an axis has, and the other rows.
 
-    The row of an array is found in the dimension that is the axis; an array that has none is
-    shared by all rows. `outputs` are those whose rows are compared.
+    The row of an array is found in the dimension that is the axis, or a multiple of it, so many
+    elements for each row, or the axis rounded up; an array that has none is shared by all rows.
+    `outputs` are those whose rows are compared.
     """
 
     axis: str
@@ -287,8 +292,27 @@ class Invariance:
 
     def dimension(self, argument: Argument) -> int | None:
         """Find the dimension that counts rows; None where the array has no rows."""
-        sizes = (n for n, size in enumerate(argument.shape) if size.text == self.axis)
-        return next(sizes, None)
+        return next((n for n, size in enumerate(argument.shape) if self._counts(size)), None)
+
+    def varies(self, size: Expression) -> bool:
+        """Tell whether a size depends on how many rows there are."""
+        return len({*self._sizes_of(size).values()}) > 1
+
+    def pads(self, size: Expression) -> bool:
+        """Tell whether a dimension that counts rows has more than there are, at its end."""
+        sizes = self._sizes_of(size)
+        return sizes[1] == sizes[2]
+
+    def _counts(self, size: Expression) -> bool:
+        sizes = self._sizes_of(size)
+        first = max(1, sizes[1])
+        multiple = all(found == rows * first for rows, found in sizes.items())
+        return multiple or all(found == -(-rows // first) * first for rows, found in sizes.items())
+
+    def _sizes_of(self, size: Expression) -> dict[int, float]:
+        """Compute a size for some numbers of rows; the other axes are whatever they are."""
+        others = dict.fromkeys(size.names, 1024)
+        return {rows: float(size.evaluate({**others, self.axis: rows})) for rows in _ROWS}
 
     def sized(self, workload: Workload, rows: int) -> Workload:
         """Give the same problem with so many rows."""
@@ -324,7 +348,8 @@ class KernelSpec:
     `edge_cases` lists workloads that are verified and never timed; with `tries_near` they are sizes
     near the tuned ones that the baseline turns out to take. `surroundings` is what times are
     measured in: on each workload the first ones that hold. Where `torch` is the reference, the
-    file `reference` is the search space itself. `invariant` says of rows that their bits repeat.
+    file `reference` is the search space itself. `rows` says where they are, and `invariant`, where
+    that is asked for, whose bits repeat; by `weight` sizes count in that.
     """
 
     name: str
@@ -350,7 +375,9 @@ class KernelSpec:
     tries_near: bool = False
     surroundings: tuple[SurroundingsSpec, ...] = ()
     torch: TorchText | None = None
+    rows: Invariance | None = None
     invariant: Invariance | None = None
+    weight: Expression | None = None
     _around: dict[Workload, Surroundings | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -459,6 +486,10 @@ class KernelSpec:
         """Give what configs must have equal bits on: the other axes where rows are invariant."""
         rows = self.invariant.axis if self.invariant else ""
         return Workload(tuple(pair for pair in workload.axes if pair[0] != rows))
+
+    def weight_of(self, workload: Workload) -> float:
+        """Say how much a size counts among those of its problem."""
+        return 1.0 if self.weight is None else float(self.weight.evaluate(workload.values))
 
     def footprint_bytes(self, workload: Workload) -> int:
         """Add up all arrays, but for scratch whose shape a config chooses."""

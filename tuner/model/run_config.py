@@ -26,7 +26,8 @@ class RunConfig(Settings):
     on each workload whatever the search tries. `surroundings` are those that times are measured in:
     `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
     search tries configs that the space's `prune` leaves out as slow. With `keep_bits` only configs
-    whose outputs have the bits of the default config's may win. With `mutants` the first run of a
+    whose outputs have the bits of the default config's may win, and with `invariant` those whose
+    rows have the same bits in every batch. With `mutants` the first run of a
     space says how many broken versions of its baseline verification catches. `gpus` are those of
     several that share the workloads, "" for the one of `device`.
     """

@@ -129,7 +129,7 @@ class ReportData:
     `default` is the first space's, `baseline_bits` digests what the baseline made,
     `baseline_accuracy` tells of its outputs whose tolerance is measured, and `keep_bits`
     says whether only configs with the default's bits could win; `kept_rows` has those of the class
-    that was chosen where rows are invariant.
+    that was chosen where rows are invariant, and by `weights` sizes count there.
     """
 
     kernel: str
@@ -152,6 +152,7 @@ class ReportData:
     baseline_accuracy: tuple[Accuracy, ...] = ()
     keep_bits: bool = False
     kept_rows: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     searcher: str = ""
@@ -380,6 +381,7 @@ def from_session(
         baseline_source=read_text(spec.source),
         traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
+        weights={w.key: spec.weight_of(w) for w in config.workloads},
         compute_roof=_compute_roof(spec.peak, environment),
         surroundings={one.name: str(one) for one in spec.surroundings},
         declared=Declared(
@@ -453,10 +455,10 @@ def _dispatch(session: Session) -> Dispatch | None:
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
-    path = session.manifest.config.space
+    config = session.manifest.config
     left_out = "the roofline and the difference to the baseline are left out"
     try:
-        spec = load_definition(path, session.manifest.config.operators).spec
+        spec = load_definition(config.space, config.operators, invariant=config.invariant).spec
         changed = session.manifest.changed(spec, kernel_only=True)
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)

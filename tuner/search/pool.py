@@ -155,6 +155,13 @@ class Pool:
             raise ValueError(f"{dict(config)} is not a valid config here")
         return int(positions[0])
 
+    def nearest(self, config: Mapping[str, Value]) -> Config | None:
+        """Return the config that is held and has the fewest other values; None where none is."""
+        row = self._row(config)
+        if row is None or not len(self):
+            return None
+        return self[int((self.encoded != row).sum(axis=1).argmin())]
+
     def neighbours(self, index: int) -> Indices:
         """Return the positions of all valid configs that differ from one in one parameter.
 

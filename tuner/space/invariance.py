@@ -1,32 +1,68 @@
-"""Read `invariant`: whose rows must have the same bits, however many there are."""
+"""Read `rows` and `invariant`: whose rows have the same bits, however many there are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 
 from tuner.model.errors import SpaceError
-from tuner.model.kernel import Argument, Invariance
+from tuner.model.expressions import map_expressions
+from tuner.model.kernel import Argument, Invariance, KernelSpec
 from tuner.space.schema import SpaceModel
 from tuner.space.yaml import Document
 
-INVARIANT = "invariant"
+# Where rows lie, for who asks with --invariant that their bits repeat; and that they always do.
+ROWS, INVARIANT = "rows", "invariant"
 
 
-def read_invariance(
+def require_rows(spec: KernelSpec) -> KernelSpec:
+    """Ask that the bits of rows repeat; raise `SpaceError` where the file says of no rows."""
+    if spec.rows is None:
+        raise SpaceError(
+            f"--invariant: {spec.name} says of no output that it has rows",
+            path=spec.path,
+            remedy="write `rows: {AXIS: [OUTPUT, ...]}`, the axis that counts them, or leave "
+            "--invariant out",
+        )
+    return replace(spec, invariant=spec.rows)
+
+
+def read_rows(
     document: Document, model: SpaceModel, arguments: Sequence[Argument]
 ) -> Invariance | None:
-    """Read and check the axis and its outputs; raise `SpaceError` with the line."""
-    if not model.invariant:
+    """Read the axis and its outputs; raise `SpaceError` with the line for what can't hold.
+
+    Checked for every choice of the operator's variants, as arrays may depend on them.
+    """
+    if model.rows and model.invariant:
+        remedy = "delete `rows`: `invariant` says the same, and that it always holds"
+        raise document.error("`rows` beside `invariant`", ROWS, remedy=remedy)
+    key = ROWS if model.rows else INVARIANT
+    if not (declared := getattr(model, key)):
         return None
-    ((axis, names),) = model.invariant.items()
-    rows = Invariance(axis, tuple(names), document.line(INVARIANT, axis))
-    outputs = {a.name: a for a in arguments if a.role in ("output", "inout")}
+    ((axis, names),) = declared.items()
+    rows = Invariance(axis, tuple(names), document.line(key, axis))
     if axis not in model.axes:
         remedy = f"the axes are {', '.join(model.axes)}"
-        raise document.error(f"`{axis}` is not an axis", INVARIANT, axis, remedy=remedy)
+        raise document.error(f"`{axis}` is not an axis", key, axis, remedy=remedy)
+    for choice in product(*model.operator.values()):
+        chosen = dict(zip(model.operator, choice, strict=True))
+        bound = [map_expressions(one, lambda size: size.bind(chosen)) for one in arguments]  # noqa: B023
+        _check_outputs(document, rows, bound, key)
+        for argument in bound:
+            _check_rows(document, rows, argument)
+    return rows
+
+
+def _check_outputs(
+    document: Document, rows: Invariance, arguments: Sequence[Argument], key: str
+) -> None:
+    axis, names = rows.axis, rows.outputs
+    outputs = {a.name: a for a in arguments if a.role in ("output", "inout")}
     if not names:
         remedy = f"name the outputs whose rows it counts: {', '.join(outputs)}"
-        raise document.error(f"`{axis}` has no outputs", INVARIANT, axis, remedy=remedy)
+        raise document.error(f"`{axis}` has no outputs", key, axis, remedy=remedy)
     for n, name in enumerate(names):
         if name not in outputs:
             message, remedy = f"`{name}` is not an output", f"outputs: {', '.join(outputs)}"
@@ -35,18 +71,15 @@ def read_invariance(
             remedy = "leave it out, or name an axis that is one of its dimensions"
         elif not outputs[name].deterministic:
             message = f"the bits of `{name}` may differ from call to call (`deterministic: false`)"
-            remedy = "require them to repeat, or leave it out of `invariant`"
+            remedy = f"require them to repeat, or leave it out of `{key}`"
         else:
             continue
-        raise document.error(message, INVARIANT, axis, n, remedy=remedy)
+        raise document.error(message, key, axis, n, remedy=remedy)
     if all(rows.dimension(outputs[name]) for name in names):
         message = f"`{axis}` is no batch: {', '.join(_written(outputs[name]) for name in names)}"
         leading = dict.fromkeys(outputs[name].shape[0].text for name in names)
         remedy = f"rows are counted by the first dimension of an output: {', '.join(leading)}"
-        raise document.error(message, INVARIANT, axis, remedy=remedy)
-    for argument in arguments:
-        _check_rows(document, rows, argument)
-    return rows
+        raise document.error(message, key, axis, remedy=remedy)
 
 
 def _check_rows(document: Document, rows: Invariance, argument: Argument) -> None:
@@ -54,9 +87,9 @@ def _check_rows(document: Document, rows: Invariance, argument: Argument) -> Non
     unnamed = argument.role == "output" and argument.name not in rows.outputs
     if argument.role == "scratch" or unnamed:
         return
-    counted = [size.text for size in argument.shape if rows.axis in size.names]
+    varying = [n for n, size in enumerate(argument.shape) if rows.varies(size)]
     pointing = any(rows.axis in bound.names for bound in argument.fill_bounds)
-    if pointing or counted not in ([], [rows.axis]):
+    if pointing or (varying and varying != [rows.dimension(argument)]):
         what = f"its fill `{argument.fill}` points at rows" if pointing else "no row can be found"
         message = f"`{rows.axis}` is no batch of {_written(argument)}: {what}"
         remedy = f"one dimension of it may be `{rows.axis}`, and nothing else may depend on that"

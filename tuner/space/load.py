@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -42,7 +43,7 @@ from tuner.space.choices import (
     refusal,
     search_space,
 )
-from tuner.space.invariance import read_invariance
+from tuner.space.invariance import read_rows, require_rows
 from tuner.space.launches import check_maps, check_taken, read_launch
 from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, ToleranceModel, validate_space
 from tuner.space.surroundings import check_sizes, surroundings
@@ -66,14 +67,19 @@ class Definition:
     spec: KernelSpec
     space: SearchSpace
 
-    def chosen(self, operators: Mapping[str, str]) -> Definition:
-        """Make another choice; of what `operators` leaves out, the default."""
+    def chosen(self, operators: Mapping[str, str], *, invariant: bool = False) -> Definition:
+        """Make another choice; of what `operators` leaves out, the default.
+
+        With `invariant` the bits of rows have to repeat; raises `SpaceError` where there are none.
+        """
         chosen = chosen_operators(self.spec, operators)
         spec = bind_dtypes(bind(self.spec, chosen), chosen)
-        return Definition(spec, bind(self.space, chosen))
+        return Definition(require_rows(spec) if invariant else spec, bind(self.space, chosen))
 
 
-def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> Definition:
+def load_definition(
+    path: Path, operators: Mapping[str, str] | None = None, *, invariant: bool = False
+) -> Definition:
     """Read and check a search-space file; raise `SpaceError` or `ExpressionError` with its line.
 
     `operators` are choices of the operator's variants; the others are the defaults.
@@ -98,7 +104,7 @@ def load_definition(path: Path, operators: Mapping[str, str] | None = None) -> D
             assert isinstance(named, list)
             message = f"`include`: {named[i]!r} is no folder"
             raise document.error(message, "include", i, remedy=remedy)
-    return definition
+    return replace(definition, spec=require_rows(spec)) if invariant else definition
 
 
 def read_definition(document: Document, operators: Mapping[str, str]) -> Definition:
@@ -117,6 +123,10 @@ def read_definition(document: Document, operators: Mapping[str, str]) -> Definit
             _check_sizes(spec, workload)
             if key != "edge_cases":
                 check_sizes(spec, workload)
+                if not 0.0 < spec.weight_of(workload) < inf:
+                    message = f"the weight of {workload} is {spec.weight_of(workload):g}"
+                    remedy = "what counts less than others has a smaller number above 0"
+                    raise document.error(message, "workloads", "weight", remedy=remedy)
             for limit in space.constraints:
                 if limit.names <= set(spec.axes) and not limit.evaluate(workload.values):
                     message = f"the workload {workload} breaks the constraint `{limit.text}`"
@@ -175,6 +185,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     if model.peak and model.operations is None:
         remedy = "say with `operations:` how many there are, or leave `peak` out"
         raise document.error("`peak` without `operations`", "peak", remedy=remedy)
+    rows = read_rows(document, model, users)
     return KernelSpec(
         name=model.kernel,
         path=_resolve_path(document.path),
@@ -208,7 +219,9 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         compile_options=tuple(model.options) if model.baseline else (*model.options, PYTHON_OPTION),
         surroundings=surroundings(of_axes, model, arguments),
         torch=torch,
-        invariant=read_invariance(document, model, users),
+        rows=rows,
+        weight=of_axes.optional(model.workloads.weight, "workloads", "weight"),
+        invariant=rows if model.invariant else None,
     ).with_added([one for one in arguments if one.added])
 
 

@@ -135,6 +135,11 @@ class WorkloadsModel(StrictModel):
     edge_cases: list[dict[str, Size]] | Literal["near"] = Field(
         default=[], description=f"{_workloads(127)}, or `near`"
     )
+    weight: Scalar = Field(
+        default=None,
+        description="an expression: how much a size counts where bits are chosen for several, "
+        "`4 if T <= 64 else 1`",
+    )
 
 
 class TensorMapModel(StrictModel):
@@ -331,6 +336,12 @@ class SpaceModel(StrictModel):
     tolerance: dict[str, ToleranceModel] = Field(
         default={},
         description="how far outputs may be off, `{out: measured}` or `{out: {relative: 4.0e-3}}`",
+    )
+    rows: dict[str, list[str]] = Field(
+        default={},
+        max_length=1,
+        description="the axis that counts rows, and the outputs that have them: whose bits "
+        "`--invariant` keeps, `{T: [y]}`",
     )
     invariant: dict[str, list[str]] = Field(
         default={},

@@ -48,8 +48,13 @@ def keep_known_bits(run: Run) -> None:
     """Keep the default config's bits where that is asked for, else those chosen in a run before."""
     plan, session, bits = run.plan, run.session, run.candidates.kept.bits
     chosen, can_tell = session.kept_rows, run.device.capabilities & {"bits", "recording"}
-    if plan.spec.invariant and not can_tell:
+    rows = plan.spec.invariant is not None
+    if rows and not can_tell:
         raise _no_bits(run.evaluator, _INVARIANT, "")
+    compares = "recording" in can_tell and (rows or plan.config.keep_bits)
+    if compares and run.device.recording.has_bits_of_rows != rows:
+        of = "rows" if rows else "whole outputs"
+        raise _no_bits(run.evaluator, _INVARIANT if rows else "--keep-bits", f"bits of {of}")
     if not plan.config.keep_bits:
         bits.update({w: chosen[w.key] for w in plan.config.workloads if w.key in chosen})
         return
@@ -92,7 +97,7 @@ def choose_bits(run: Run) -> None:
     problems = group_classes(run.session.trials(run.plan.candidate), spec)
     for workload in run.plan.config.workloads:
         if classes := problems.get(spec.problem_of(workload)):
-            costs = {b: (-len(sizes), cost_of(sizes, classes)) for b, sizes in classes.items()}
+            costs = {b: (-len(s), cost_of(s, classes, spec)) for b, s in classes.items()}
             chosen = min(costs, key=costs.__getitem__)
             run.candidates.kept.bits[workload] = kept[workload.key] = chosen
     for workload in run.plan.tuned:
@@ -111,14 +116,14 @@ def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, C
     return problems
 
 
-def cost_of(sizes: Mapping[Workload, Sequence[Trial]], classes: Classes) -> float:
+def cost_of(sizes: Mapping[Workload, Sequence[Trial]], classes: Classes, spec: KernelSpec) -> float:
     """Take the mean, over the sizes of a class, of the logarithm of its best time over any's."""
 
     def best_us(of: Mapping[Workload, Sequence[Trial]], workload: Workload) -> float:
         return (of[workload][0].time_us or inf) if workload in of else inf
 
     ratios = (best_us(sizes, w) / min(best_us(of, w) for of in classes.values()) for w in sizes)
-    return fmean(map(log, ratios))
+    return fmean(map(log, ratios), map(spec.weight_of, sizes))
 
 
 def list_class_members(
@@ -126,17 +131,20 @@ def list_class_members(
 ) -> Iterator[tuple[Workload, Config]]:
     """Name configs of a class that are known at one size and untried at another.
 
-    Of the classes that cost least so far, and of each so many of the fastest at every size.
+    Of the classes that cost least so far, and of each so many of the fastest at every size. Where
+    none of a class may run, as with tiles for few rows, what is nearest to them is named.
     """
     tried = {(trial.workload, trial.config) for trial in trials}
     problems = group_classes(trials, spec)
     for workload, pool in pools.items():
         classes = problems.get(spec.problem_of(workload), {})
-        costs = {bits: cost_of(sizes, classes) for bits, sizes in classes.items()}
+        costs = {bits: cost_of(sizes, classes, spec) for bits, sizes in classes.items()}
         for bits in sorted(costs, key=costs.__getitem__)[:CLASSES]:
             fastest_first = classes[bits].values()
             members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])
-            left = (config for config in members if config in pool)
+            left = dict.fromkeys(config for config in members if config in pool)
+            if not left and workload not in classes[bits]:
+                left = dict.fromkeys(near for one in members if (near := pool.nearest(one)))
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 
 

@@ -67,8 +67,9 @@ def test_one_line_more_in_the_model_is_a_setting_on_every_surface() -> None:
 
 
 def test_no_other_class_or_function_lists_the_settings() -> None:
-    # A report has those that a page shows, read from the session.
+    # A report has those that a page shows, read from the session; a space has keys of these names.
     places = ["tuner.model.settings", "tuner.report.data.ReportData"]
+    places.append("tuner.space.schema.SpaceModel")
     assert places_of_settings(modules()) == places
 
 

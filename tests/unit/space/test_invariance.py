@@ -8,6 +8,7 @@ import pytest
 
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import Invariance, KernelSpec, Workload
+from tuner.space.invariance import require_rows
 from tuner.space.load import read_definition
 from tuner.space.yaml import parse
 
@@ -91,6 +92,53 @@ MISTAKES = {
         12,
     ),
 }
+
+
+def test_rows_are_asked_for_where_a_file_says_where_they_lie() -> None:
+    spec = load(SPACE.replace("invariant:", "rows:"))
+    assert (spec.rows, spec.invariant) == (Invariance("T", ("y", "s"), 18), None)
+    asked = require_rows(spec)
+    assert asked.invariant == spec.rows == load(SPACE).invariant
+    with pytest.raises(SpaceError, match="--invariant: project says of no output that it has rows"):
+        require_rows(load(SPACE.replace("invariant: {T: [y, s]}\n", "")))
+    with pytest.raises(SpaceError, match="`rows` beside `invariant`") as raised:
+        load(SPACE + "rows: {T: [y]}\n")
+    assert raised.value.line == 19
+
+
+@pytest.mark.parametrize(
+    ("shape", "dimension", "pads"),
+    [
+        ("[8 * T]", 0, False),
+        ("[T * K]", 0, False),
+        ("[K // 32, 4 * ceil_div(T, 4)]", 1, True),
+        ("[\"T if SCALES == 'row' else K\", 4]", 0, False),
+    ],
+)
+def test_rows_are_found_where_each_has_several_elements_and_where_they_are_padded(
+    shape: str, dimension: int, pads: bool
+) -> None:
+    text = SPACE.replace("shape: [K]}", f"shape: {shape}}}")
+    spec = load(f"{text}operator: {{SCALES: [row]}}\n")
+    assert spec.invariant is not None
+    argument = spec.argument("w")
+    assert spec.invariant.dimension(argument) == dimension
+    assert spec.invariant.pads(argument.shape[dimension]) is pads
+
+
+def test_every_choice_of_the_operator_has_to_have_the_rows() -> None:
+    text = SPACE.replace("[K / 8, T]", "[\"T if SCALES == 'row' else K\"]")
+    with pytest.raises(SpaceError, match="has no rows of `T`"):
+        load(f"{text}operator: {{SCALES: [row, column]}}\n")
+
+
+def test_the_sizes_of_a_problem_have_weights() -> None:
+    text = SPACE.replace("{T: 9, K: 128}]}", "{T: 9, K: 128}], weight: 4 if T < 8 else 1}")
+    assert [load(text).weight_of(one) for one in load(text).tuned] == [4.0, 1.0, 1.0]
+    assert load(SPACE).weight_of(load(SPACE).tuned[0]) == 1.0
+    with pytest.raises(SpaceError, match="the weight of T=4 K=64 is 0") as raised:
+        load(text.replace("4 if T < 8", "0 if T < 8"))
+    assert raised.value.line == 13
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -19,8 +19,9 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import Correctness, Status
 from tuner.report.data import from_session
 from tuner.report.sections.bits import bits_json, bits_lines
+from tuner.search.pool import Pool
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.keep_bits import group_classes
+from tuner.tuning.keep_bits import group_classes, list_class_members
 from tuner.tuning.verification import BITS, ROWS
 
 SMALL, LARGE = Workload.of({"N": 1000}), Workload.of({"N": 100_000})
@@ -291,6 +292,43 @@ def test_a_recording_without_digests_says_what_to_do(recorded, run, make_plan, s
     with pytest.raises(DeviceError, match=r"holds no bits of .* `invariant` compares") as raised:
         run(device, workloads=make_plan().spec.tuned)
     assert "`tune record`" in raised.value.remedy
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_digests_of_rows_and_of_whole_outputs_are_not_taken_for_each_other(
+    recorded, run, make_plan, space, rows
+):
+    declared = space.read_text()
+    without = declared.replace("invariant: {N: [out]}\n", "")
+    space.write_text(without if rows else declared)
+    device = recorded(RowsDevice())
+    assert device.has_bits_of_rows is not rows
+    space.write_text(declared if rows else without)
+    what = "rows, which `invariant`" if rows else "whole outputs, which --keep-bits"
+    with pytest.raises(DeviceError, match=f"holds no bits of {what} compares"):
+        run(device, keep_bits=not rows, workloads=make_plan().spec.tuned)
+
+
+def test_where_no_config_of_a_class_may_run_the_nearest_is_tried(run, make_plan):
+    """Another size takes none of the class's configs, as of tiles for few rows."""
+    trials, plan = run(RowsDevice(), lambda s: s.trials(), workloads=(SMALL,)), make_plan()
+    of_one = [one for one in trials if one.config["items"] == 1 and one.workload == SMALL]
+    other = Pool.of(plan.space.parameters, [{"block": b, "items": 8} for b in (64, 256)])
+    named = [*list_class_members(of_one, {LARGE: other}, plan.spec, 2)]
+    assert named
+    assert {workload for workload, _ in named} == {LARGE}
+    assert {config["items"] for _, config in named} == {8}
+    assert other.nearest({"block": 256, "items": 1}) == other[1]
+    assert Pool.of(plan.space.parameters, []).nearest({"block": 64, "items": 1}) is None
+
+
+def test_a_size_counts_by_its_weight(run, space):
+    """One item is best on few rows, and costs twice the best on many."""
+    text = space.read_text()
+    weighted = text.replace("{N: 3000}]", "{N: 3000}], weight: 8 if N < 50000 else 1")
+    assert weighted != text
+    space.write_text(weighted)
+    assert {one.config["items"] for one in run(RowsDevice())} == {1}
 
 
 def test_classes_of_two_problems_have_nothing_to_do_with_each_other(make_plan, space, run):

@@ -156,7 +156,8 @@ class Recording(Kept):
     """One kernel's recording: the GPU, when, with which operator choices, and every workload.
 
     Its programs are keyed by `Program.key`, or, where other programs measured and only told the
-    config, by `Config.key`. `compiled` has what the compiler said, by `source_key`.
+    config, by `Config.key`. `compiled` has what the compiler said, by `source_key`. The bits of its
+    programs are those of rows, with `invariant`.
     """
 
     version: int = VERSION
@@ -166,6 +167,7 @@ class Recording(Kept):
     operators: dict[str, str] = Field(default_factory=dict)
     workloads: dict[str, RecordedWorkload]
     keyed_by: Literal["program", "config"] = "program"
+    invariant: bool = False
     compiled: dict[str, RecordedCompilation] = Field(default_factory=dict)
 
 
@@ -312,6 +314,10 @@ class RecordedDevice(Device):
     @property
     def recording(self) -> Self:
         return self
+
+    @property
+    def has_bits_of_rows(self) -> bool:
+        return self._recording.invariant
 
     def holds(self, workload: Workload) -> bool:
         return workload.key in self._recording.workloads

@@ -56,7 +56,8 @@ def draw_probes(
     few = rows.sized(others.workload, min(n for n in listed if n >= probes))
     drawn = answers.draw(few, others.kind, seed, lay_out(spec, few.values)).inputs
     shared = {n: a for n, a in drawn.items() if rows.dimension(spec.argument(n)) is None}
-    own = {n: rows_of(xp, spec, n, a)[:probes].copy() for n, a in drawn.items() if n not in shared}
+    of_rows = {n: rows_of(xp, spec, few, n, a) for n, a in drawn.items() if n not in shared}
+    own = {n: a[:probes].copy() for n, a in of_rows.items()}
     return replace(others, seed=seed, inputs=others.inputs | shared, probes=own)
 
 
@@ -68,11 +69,17 @@ def placed(xp: Any, prepared: Prepared, spec: KernelSpec, places: Mapping[int, i
     )
     for name, drawn in prepared.probes.items():
         inputs[name] = inputs[name].copy()
-        rows_of(xp, spec, name, inputs[name])[rows] = drawn[probes]
+        rows_of(xp, spec, prepared.workload, name, inputs[name])[rows] = drawn[probes]
     return replace(prepared, inputs=inputs)
 
 
-def rows_of(xp: Any, spec: KernelSpec, name: str, values: Array) -> Array:
-    """View an array with the dimension that counts rows as its first."""
+def rows_of(xp: Any, spec: KernelSpec, workload: Workload, name: str, values: Array) -> Array:
+    """View an array by its rows, as many as the workload has: they are its first dimension."""
     assert spec.invariant is not None
-    return xp.moveaxis(values, spec.invariant.dimension(spec.argument(name)), 0)
+    rows, argument = spec.invariant, spec.argument(name)
+    counting, count = rows.dimension(argument), workload.values[rows.axis]
+    assert counting is not None
+    leading = xp.moveaxis(values, counting, 0)
+    if rows.pads(argument.shape[counting]):
+        return leading[:count]
+    return leading.reshape(count, len(leading) // count, *leading.shape[1:])

@@ -347,12 +347,12 @@ class Verifier:
         What is digested as a whole is number 0, and "" where there is nothing.
         """
         self._memory.pull()
-        spec, rows = self._spec, self._spec.invariant
+        spec, rows, on = self._spec, self._spec.invariant, self._current.workload
         slots = self._layout.with_role("output", "inout")
         if rows is not None:
             xp, places = self._xp, self._xp.asarray([*self._places.values()])
             named = ((slot.name, self._view(slot)) for slot in slots if slot.name in rows.outputs)
-            digests = digest_rows(xp, (rows_of(xp, spec, *output)[places] for output in named))
+            digests = digest_rows(xp, (rows_of(xp, spec, on, *output)[places] for output in named))
             return tuple(zip(self._places, digests, strict=True))
         repeating = (self._bytes(s) for s in slots if spec.argument(s.name).deterministic)
         return ((0, digest(self._xp, repeating)),)

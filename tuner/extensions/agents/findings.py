@@ -127,10 +127,12 @@ _LOST = {
     Status.OTHER_BITS: "give other bits than those that are to be kept",
     Status.NOT_INVARIANT: "give rows whose bits depend on how many there are, or on other rows",
 }
+# Nothing else that is said of a template counts before it.
+_URGENT = (Status.INCORRECT, Status.NOT_INVARIANT)
 
 
 def rejections(seen: Sequence[Observed], template: Template) -> Iterator[Finding]:
-    """Find each status that took a tenth of the tried configs; wrong results at any share.
+    """Find each status that took a tenth of the tried configs; wrong or varying at any share.
 
     Needs as many tried configs as other findings need timed ones: that nothing could be timed is
     worth knowing.
@@ -147,7 +149,7 @@ def rejections(seen: Sequence[Observed], template: Template) -> Iterator[Finding
     ]
     for status in _LOST:
         lost = [trial for trial in tried if trial.status is status]
-        if not lost or (len(lost) / len(tried) < NOTABLE and status is not Status.INCORRECT):
+        if not lost or (len(lost) / len(tried) < NOTABLE and status not in _URGENT):
             continue
         near = sum(trial.status is status for trial in close) / len(close) if close else 0.0
         yield _rejection(lost, tried, near, template)
@@ -166,7 +168,7 @@ def _rejection(
     match = re.search(re.escape(str(template.path)) + r":(\d+)", example.reason)
     close = f" So are {percent(near)} of the configs next to a best one." if near else ""
     # What is wrong comes first, as does what leaves nothing to time.
-    urgent = status is Status.INCORRECT or len(lost) == len(tried)
+    urgent = status in _URGENT or len(lost) == len(tried)
     return Finding(
         topic="rejected",
         text=f"{len(lost)} of {len(tried)} tried configs {_LOST[status]}, {count} "

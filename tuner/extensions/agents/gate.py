@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.device.base import Outcome, Program
+from tuner.device.base import BITS_DIFFER, Outcome, Program
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import (
@@ -42,6 +42,8 @@ SPACE = "space.yaml"
 RANDOM_CONFIGS = 4
 # Each is verified with every kind of input, twice, on several workloads.
 VERIFIED_CONFIGS = 3
+# Of rows that are to be invariant, besides as many as a workload has.
+FEW_ROWS = (1, 8, 33)
 # A config on its way, and what came of compiling it.
 Made = tuple[Pending, Program | Outcome]
 # Problems told at once: an agent that reads more mends fewer.
@@ -82,7 +84,8 @@ def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan
             read(plan.spec.path), parse(answer.space, space_path), space_path, template_path.name
         )
         atomic_write(space_path, merged)
-        definition = load_definition(space_path, plan.config.operators)
+        asked = plan.config
+        definition = load_definition(space_path, asked.operators, invariant=asked.invariant)
         whole = put_together(answer.template, template_path, definition.spec.include_dirs)
         atomic_write(template_path, whole.text)
         text = whole.text
@@ -223,6 +226,37 @@ def verify_candidate(
     problems = [said for w in workloads for said in _wrong(evaluator, left, right, w)]
     _require_none(plan, problems if default not in left or default not in right else ())
     return problems
+
+
+def find_varying_rows(
+    plan: Plan, evaluator: Evaluator, configs: Sequence[Config], workloads: Sequence[Workload]
+) -> list[str]:
+    """Run the first few configs on the same rows at several sizes; return what varies with some.
+
+    Raises `RefusedError` where it does with the first, the default.
+    """
+    spec, problems, default = plan.spec, dict[Config, str](), configs[0]
+    if (rows := spec.invariant) is None:
+        return []
+    most = {spec.problem_of(w): w for w in sorted(workloads, key=lambda w: w.values[rows.axis])}
+    few = (rows.sized(w, n) for w in most.values() for n in FEW_ROWS if n < w.values[rows.axis])
+    sizes = dict.fromkeys((*few, *workloads))
+    for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
+        seen: dict[Workload, tuple[Workload, str]] = {}
+        for size in sizes:
+            made = evaluator.ready(evaluator.start(size, config))
+            if config in problems or not isinstance(made, Program):
+                continue
+            told = evaluator.device.bits(made)
+            bits = told.correctness.bits if told.correctness else ""
+            first, known = seen.setdefault(spec.problem_of(size), (size, bits))
+            if told.status is not Status.CORRECT:
+                problems[config] = f"{told.status} with {config} on {size}: {told.reason}"
+            elif known != bits:
+                reason = f"a row {BITS_DIFFER} on {size} than on {first}"
+                problems[config] = f"{Status.NOT_INVARIANT} with {config} on {size}: {reason}"
+    _require_none(plan, [problems[default]] if default in problems else ())
+    return [*problems.values()]
 
 
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ OF_WHAT_RUNS = ("instruction_mix", "vector_width", "tail")
 @click.argument("source", metavar="KERNEL.cu", type=click.Path(path_type=Path))
 @options.setting("space")
 @options.setting("operators")
+@options.setting("invariant")
 @options.setting("workloads")
 @click.option("--target", help="Architecture to compile for; sm_90a by default.")
 @click.pass_context
@@ -36,9 +37,9 @@ def command(context: click.Context, /, answer: Path, target: str | None, **value
     """Check an answer to a round, template.cu.j2 and space.yaml in the folder ANSWER.
 
     Or several, in folders `a`, `b`, ... of it. Each is read, compiled and verified as a round with
-    KERNEL.cu does it, but on the CPU and on workloads of up to 64 MiB. A line says each thing that
-    was found. Exit code 2: a round would refuse one; 5: nothing was found, and nothing could be
-    verified here.
+    KERNEL.cu does it, but on the CPU and on workloads of up to 64 MiB; with --invariant rows at
+    several sizes, too. A line says each thing that was found. Exit code 2: a round would refuse
+    one; 5: nothing was found, and nothing could be verified here.
     """
     from tempfile import TemporaryDirectory
 
@@ -121,7 +122,11 @@ def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack)
     from tuner.app.check import LARGEST_REFERENCE_BYTES
     from tuner.app.instruments import compiler_for
     from tuner.device.select import open_device
-    from tuner.extensions.agents.gate import verify_candidate, workloads_to_verify
+    from tuner.extensions.agents.gate import (
+        find_varying_rows,
+        verify_candidate,
+        workloads_to_verify,
+    )
     from tuner.model.errors import DeviceError
     from tuner.tuning.evaluator import evaluator_of
 
@@ -139,7 +144,8 @@ def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack)
     baseline = evaluator_of(plan, compiler, device)
     for workload in small:
         baseline.verify_baseline(workload)  # it decides what is accurate where that is measured
-    for problem in verify_candidate(made, evaluator_of(made, compiler, device), configs, small):
+    asked = made, evaluator_of(made, compiler, device), configs, small
+    for problem in (*verify_candidate(*asked), *find_varying_rows(*asked)):
         click.echo(f"a run would drop this: {problem}")
     left_out = [w.key for w in wanted if w not in small]
     if left_out:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import comb, inf
-from statistics import geometric_mean
+from math import comb, expm1, inf, log1p
+from statistics import fmean
 
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.config import Config
@@ -56,6 +56,7 @@ class WorkloadClasses:
     classes: tuple[BitClass, ...]
     rows: bool = False
     varying_us: float | None = None
+    weight: float = 1.0
 
     @property
     def configs(self) -> int:
@@ -118,9 +119,9 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
             )
         varying = (one for one in trials if one.status is Status.NOT_INVARIANT)
         times_us = (one.measurement.median_us for one in varying if one.measurement)
-        of = WorkloadClasses(
-            workload, tuple(made), bool(data.kept_rows), min(times_us, default=None)
-        )
+        weight = data.weights.get(workload.key, 1.0)
+        rows, varying_us = bool(data.kept_rows), min(times_us, default=None)
+        of = WorkloadClasses(workload, tuple(made), rows, varying_us, weight)
         made.sort(key=lambda one: (one is not of.kept, one.best_us or inf, -one.configs))
         if made:
             found.append(replace(of, classes=tuple(made)))
@@ -191,8 +192,8 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
 
 def rows_cost(found: Iterable[WorkloadClasses]) -> float | None:
     """Give the geometric mean over sizes of what the kept class costs; None where not known."""
-    costs = [1.0 + on.cost for on in found if on.cost is not None]
-    return geometric_mean(costs) - 1.0 if costs else None
+    costs = [(log1p(on.cost), on.weight) for on in found if on.cost is not None]
+    return expm1(fmean(*zip(*costs, strict=True))) if costs else None
 
 
 def bits_json(data: ReportData) -> dict[str, object]:

@@ -115,6 +115,21 @@ def test_a_row_that_depends_on_its_neighbour_has_other_bits_in_another_turn(
         joined(rows.told(8, look_at_the_next))
 
 
+def test_rows_of_several_elements_and_of_padded_arrays_are_found(make_spec: MakeSpec) -> None:
+    y, (_, dtype, _, role), *inputs = ARGUMENTS
+    arguments = (y, ("total", dtype, ("4", "4 * ceil_div(T, 4)"), role), *inputs)
+    flat = (*arguments[:2], ("x", dtype, ("4 * T",), "input"), arguments[3])
+
+    def multiply(rows: Rows) -> None:
+        x = rows.stored("x").reshape(-1, 4)
+        rows.stored("y")[...] = (x * rows.stored("w")).sum(axis=1, dtype=np.float32)
+        rows.stored("total")[:, : len(x)] = x.T
+
+    for found in (arguments, flat):
+        rows = Rows(make_spec(*found))
+        assert len({joined(rows.told(size, multiply)) for size in (1, 2, 7, 8, 33)}) == 1
+
+
 def test_a_changed_bit_of_one_probe_in_either_output_is_seen(make_spec: MakeSpec) -> None:
     rows = Rows(make_spec(*ARGUMENTS))
     right = joined(rows.told(8, multiply))

@@ -34,6 +34,7 @@ from tuner.model.expressions import Expression
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 from tuner.session.events import LaunchFigures, Profiled
+from tuner.space.invariance import require_rows
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +272,16 @@ def test_a_whole_request_with_a_profile_takes_1800_words(silu, now):
     ):
         assert part in request
     assert len(request.split()) <= 1800
+
+
+def test_a_request_says_what_rows_keep_and_what_breaks_it(silu):
+    spec = require_rows(silu.task.spec)
+    text, plain = stable_text(replace(silu.task, spec=spec)), stable_text(silu.task)
+    assert "not_invariant" not in plain
+    assert "The bits of a row of out may depend on that row alone" in text
+    for part in ("never from T, a row's index or the grid", "no atomics in", "`other_bits`"):
+        assert part in " ".join(text.split())
+    assert len(text.split()) - len(plain.split()) <= 100
 
 
 def test_peers_are_told_beside_the_baseline_where_finals_have_timed_them(silu, now):

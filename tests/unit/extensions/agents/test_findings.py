@@ -134,6 +134,16 @@ def test_wrong_results_come_first(small):
     assert "8 of 24 tried configs compute wrong results" in first.text
 
 
+def test_rows_that_vary_come_first_however_few_and_say_where(small):
+    trials = list(grid(small, FEW, lambda block, items, fast: 10 + block + items))
+    reason = "a row gives other bits on T=33 than on T=1"
+    trials[0] = replace(trials[0], status=Status.NOT_INVARIANT, reason=reason, measurement=None)
+    first, *_ = search_findings(small.space, {FEW: trials}, small.template)
+    assert "1 of 24 tried configs give rows whose bits depend on how many there are" in first.text
+    assert reason in first.text
+    assert "without atomics" in first.advice
+
+
 def test_reasons_that_differ_in_their_numbers_are_one_and_name_the_template_line(small):
     failed = [
         replace(
