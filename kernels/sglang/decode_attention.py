@@ -1,5 +1,7 @@
 """decode_attention: its float64 reference, batches of sequences of several lengths, and its peers."""
 
+from functools import cache
+
 import numpy as np
 
 SCALE = 0.08838834764831845  # of scores: 128 ** -0.5
@@ -27,8 +29,10 @@ def reference(xp, inputs, axes, LENGTHS="uniform"):
     return {"out": out}
 
 
-def draw_lengths(chance, sequences, longest, tokens, LENGTHS):
-    """Draw lengths from 1 to `longest`, the length of one at least, that add up to `tokens`.
+def spread_lengths(sequences, longest, tokens, LENGTHS):
+    """Spread `tokens` over sequences of 1 to `longest`, always in the same way.
+
+    Peers plan by it, for what they plan on the host cannot follow lengths that change.
 
     Each is `longest` times a share to the power that gives the sum: shares are spread evenly
     (uniform), those of Zipf's law, or one and many equal ones.
@@ -51,18 +55,18 @@ def draw_lengths(chance, sequences, longest, tokens, LENGTHS):
     while missing := abs(tokens - int(lengths.sum())):
         may = np.flatnonzero((lengths < longest) if step == 1 else (lengths > 1) & (ranks > 1))
         lengths[may[:missing]] += step
-    return lengths[chance.permutation(sequences)]
+    return lengths[np.random.default_rng(tokens).permutation(sequences)]
 
 
 def inputs(xp, rng, axes, fill, LENGTHS="uniform"):
-    """Draw lengths, pages in any order, and values whose means are near 1 for every length.
+    """Draw pages in any order, and values whose means are near 1 for every length.
 
     Some pages belong to nobody, and behind a sequence's pages the table has others'. What no
     sequence holds is NaN in `nonfinite`; in `zeros` some sequences have no tokens.
     """
     chance = np.random.default_rng(int(float(rng.random(1)[0]) * 2**32))
     sequences, page = axes["B"], axes["P"]
-    lengths = draw_lengths(chance, sequences, axes["L"], axes["S"], LENGTHS)
+    lengths = spread_lengths(sequences, axes["L"], axes["S"], LENGTHS)
     if fill == "zeros":
         empty = chance.random(sequences) < EMPTY
         lengths[empty & (np.arange(sequences) != lengths.argmax())] = 0
@@ -79,12 +83,274 @@ def inputs(xp, rng, axes, fill, LENGTHS="uniform"):
     held = np.append(lengths, 0)[owners] - places * page  # from a page's first token on
     shape = (pages, page, axes["H"], axes["D"])
     drawn = {"lengths": xp.asarray(lengths), "page_table": xp.asarray(table)}
-    spread = np.ones(pages) if fill in SHARP else np.sqrt(np.maximum(np.append(lengths, 1)[owners], 1))
     drawn["v"] = rng.standard_normal(shape, dtype=xp.float32)
-    drawn["v"] *= xp.asarray(spread.astype(np.float32))[:, None, None, None]
+    if fill not in SHARP:
+        # A mean of n values has a variance of about exp(variance of scores) / n.
+        spread = np.sqrt(np.append(lengths, 1)[owners] * np.exp(-axes["D"] * SCALE**2))
+        drawn["v"] *= xp.asarray(spread.astype(np.float32))[:, None, None, None]
     if fill == "nonfinite":
         nobodys = xp.asarray(np.arange(page) >= held[:, None])
         drawn["k"] = rng.standard_normal(shape, dtype=xp.float32)
         for name in "kv":
             drawn[name][nobodys] = xp.nan
     return drawn
+
+
+class Plans:
+    """What engines make once a step of lengths and page table, for the attention of all layers.
+
+    The neighbour `metadata` makes it in the graph of each chain, where it is no part of the cost;
+    a peer that is captured or called without it makes its own, as part of its time.
+    """
+
+    def __init__(self):
+        self._axes, self._made = {}, {}
+
+    def make(self, name, tensors, axes, LENGTHS):
+        """Make one of `MAKERS` anew; what graphs were captured with is kept for their workload."""
+        if axes != self._axes:
+            self._axes, self._made = dict(axes), {}
+        made = MAKERS[name](tensors, axes, LENGTHS)
+        self._made.setdefault((self._capture(), tensors["lengths"].data_ptr(), name), made)
+        return made
+
+    def of(self, name, tensors, axes, LENGTHS):
+        """Find what was made in this capture, of these lengths."""
+        capture = self._capture()
+        made = self._made.get((capture, tensors["lengths"].data_ptr(), name))
+        return made if capture and made is not None else self.make(name, tensors, axes, LENGTHS)
+
+    @staticmethod
+    def _capture():
+        """Number the capture of the current stream; 0 for none."""
+        import torch
+        from cuda.bindings import driver
+
+        stream = torch.cuda.current_stream().cuda_stream
+        _, status, number, *_ = driver.cuStreamGetCaptureInfo(stream)
+        return int(number) if int(status) else 0
+
+
+def fa3_schedule(tensors, axes, LENGTHS):
+    """Let FlashAttention 3 decide how sequences are split, as SGLang does at the start of a step."""
+    import torch
+    from sgl_kernel.flash_attn import get_scheduler_metadata
+
+    return get_scheduler_metadata(
+        batch_size=axes["B"],
+        max_seqlen_q=1,
+        max_seqlen_k=axes["L"],
+        num_heads=axes["H"] * axes["G"],
+        num_heads_k=axes["H"],
+        headdim=axes["D"],
+        cache_seqlens=tensors["lengths"],
+        qkv_dtype=torch.bfloat16,
+        cu_seqlens_q=first_rows(axes["B"]),
+        page_size=axes["P"],
+        causal=True,
+        has_softcap=False,
+        num_splits=0,
+    )
+
+
+def page_list(tensors, axes, LENGTHS):
+    """List the pages of all sequences, one behind the other."""
+    return tensors["page_table"].view(-1)[pages_of(LENGTHS, **axes)[0]]
+
+
+def triton_splits(tensors, axes, LENGTHS):
+    """Let SGLang's Triton backend decide how many parts each sequence has."""
+    import torch
+    from sglang.kernels.ops.attention.metadata import get_num_kv_splits_triton
+
+    splits = torch.empty(axes["B"], dtype=torch.int32, device="cuda")
+    heads, most = axes["H"], 1 << (axes["B"] - 1).bit_length()
+    units = torch.cuda.get_device_properties("cuda").multi_processor_count
+    counts = (axes["B"], 1, heads * axes["G"], heads, SPLITS, units)
+    get_num_kv_splits_triton[(1,)](
+        splits, tensors["lengths"], *counts, MAX_NUM_SEQ=max(256, most)
+    )
+    return splits
+
+
+SPLITS = 8  # of SGLang's Triton backend, at most
+MAKERS = {"fa3": fa3_schedule, "pages": page_list, "splits": triton_splits}
+PLANS = Plans()
+
+
+def metadata(tensors, axes, LENGTHS="uniform"):
+    """Make what peers that are installed need once a step."""
+    for name in MAKERS:
+        try:
+            PLANS.make(name, tensors, axes, LENGTHS)
+        except ImportError:
+            continue
+
+
+@cache
+def first_rows(sequences):
+    import torch
+
+    return torch.arange(sequences + 1, dtype=torch.int32, device="cuda")
+
+
+@cache
+def pages_of(LENGTHS, B, L, S, P, W, **others):
+    """Find where in the table all pages are, and where each sequence's begin, there and as lists."""
+    import torch
+
+    used = -(-spread_lengths(B, L, S, LENGTHS) // P)
+    places = np.concatenate([row * W + np.arange(count) for row, count in enumerate(used)])
+    begins = np.append(0, used.cumsum()).astype(np.int32)
+    return torch.from_numpy(places).cuda(), torch.from_numpy(begins)
+
+
+def sgl_aot(tensors, axes, LENGTHS="uniform"):
+    """FlashAttention 3, prebuilt by SGLang and called as it does."""
+    from sgl_kernel.flash_attn import flash_attn_with_kvcache
+
+    flash_attn_with_kvcache(
+        q=tensors["q"],
+        k_cache=tensors["k"],
+        v_cache=tensors["v"],
+        page_table=tensors["page_table"],
+        cache_seqlens=tensors["lengths"],
+        cu_seqlens_q=first_rows(axes["B"]),
+        max_seqlen_q=1,
+        softmax_scale=SCALE,
+        causal=True,
+        num_splits=0,
+        out=tensors["out"],
+        scheduler_metadata=PLANS.of("fa3", tensors, axes, LENGTHS),
+    )
+
+
+@cache
+def planned_wrapper(tensor_cores, LENGTHS, **axes):
+    import torch
+    from flashinfer import BatchDecodeWithPagedKVCacheWrapper
+
+    _, begins = pages_of(LENGTHS, **axes)
+    lengths = torch.from_numpy(spread_lengths(axes["B"], axes["L"], axes["S"], LENGTHS))
+    last = ((lengths - 1) % axes["P"] + 1).int()
+    pages = torch.zeros(int(begins[-1]), dtype=torch.int32, device="cuda")
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(
+        torch.empty(512 << 20, dtype=torch.uint8, device="cuda"),
+        "NHD",
+        use_cuda_graph=True,
+        use_tensor_cores=tensor_cores,
+        paged_kv_indptr_buffer=begins.cuda(),
+        paged_kv_indices_buffer=pages,
+        paged_kv_last_page_len_buffer=last.cuda(),
+    )
+    heads = axes["H"] * axes["G"], axes["H"], axes["D"], axes["P"]
+    types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+    wrapper.plan(begins, pages, last, *heads, **types, sm_scale=SCALE)
+    return wrapper
+
+
+def run_flashinfer(tensor_cores, tensors, axes, LENGTHS):
+    wrapper = planned_wrapper(tensor_cores, LENGTHS, **axes)
+    # Each call has pages of its own, which it takes from where `plan` would have copied them.
+    wrapper._paged_kv_indices_buf = PLANS.of("pages", tensors, axes, LENGTHS)
+    wrapper.run(tensors["q"], (tensors["k"], tensors["v"]), out=tensors["out"])
+
+
+def flashinfer(tensors, axes, LENGTHS="uniform"):
+    """FlashInfer on tensor cores, planned before."""
+    run_flashinfer(True, tensors, axes, LENGTHS)
+
+
+def flashinfer_cuda(tensors, axes, LENGTHS="uniform"):
+    """FlashInfer on CUDA cores."""
+    run_flashinfer(False, tensors, axes, LENGTHS)
+
+
+def triton(tensors, axes, LENGTHS="uniform"):
+    """SGLang's Triton kernels."""
+    import torch
+    from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
+
+    if axes["P"] != 1:
+        raise NotImplementedError("compared with pages of one token only")
+    q = tensors["q"]
+    logits = torch.empty(*q.shape[:2], SPLITS, axes["D"], dtype=torch.float32, device="cuda")
+    sums = torch.empty(*q.shape[:2], SPLITS, dtype=torch.float32, device="cuda")
+    decode_attention_fwd(
+        q,
+        tensors["k"].view(-1, axes["H"], axes["D"]),
+        tensors["v"].view(-1, axes["H"], axes["D"]),
+        tensors["out"],
+        first_pages(LENGTHS, **axes),
+        PLANS.of("pages", tensors, axes, LENGTHS).long(),
+        logits,
+        sums,
+        PLANS.of("splits", tensors, axes, LENGTHS),
+        SPLITS,
+        SCALE,
+        1.0,
+        1.0,
+    )
+
+
+@cache
+def first_pages(LENGTHS, **axes):
+    return pages_of(LENGTHS, **axes)[1].cuda()
+
+
+@cache
+def cudnn_workspace():
+    import torch
+
+    return torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
+
+
+def cudnn(tensors, axes, LENGTHS="uniform"):
+    """cuDNN's attention over pages, through FlashInfer."""
+    from flashinfer.cudnn import cudnn_batch_decode_with_kv_cache
+
+    cudnn_batch_decode_with_kv_cache(
+        tensors["q"],
+        tensors["k"].transpose(1, 2),
+        tensors["v"].transpose(1, 2),
+        SCALE,
+        cudnn_workspace(),
+        max_sequence_kv=axes["L"],
+        actual_seq_lens_kv=tensors["lengths"].view(-1, 1, 1, 1),
+        block_tables=tensors["page_table"],
+        out=tensors["out"],
+    )
+
+
+@cache
+def compiled(longest, page):
+    """Compile the operator as one would write it in PyTorch."""
+    import torch
+
+    def attend(q, k, v, page_table, lengths):
+        pages = page_table[:, : -(-longest // page)].long()
+        keys, values = (one[pages].flatten(1, 2)[:, :longest].transpose(1, 2) for one in (k, v))
+        there = torch.arange(longest, device=q.device) < lengths[:, None]
+        return torch.nn.functional.scaled_dot_product_attention(
+            q[:, :, None], keys, values, there[:, None, None], scale=SCALE, enable_gqa=True
+        )[:, :, 0]
+
+    return torch.compile(attend, dynamic=False)
+
+
+def torch_compile(tensors, axes, LENGTHS="uniform"):
+    """What PyTorch's compiler makes of it."""
+    names = ("q", "k", "v", "page_table", "lengths")
+    return {"out": compiled(axes["L"], axes["P"])(*(tensors[name] for name in names))}
+
+
+neighbours = {"metadata": metadata}
+production = "sgl-aot"
+peers = {
+    "sgl-aot": sgl_aot,
+    "flashinfer": flashinfer,
+    "flashinfer-cuda": flashinfer_cuda,
+    "triton": triton,
+    "cudnn": cudnn,
+    "torch.compile": torch_compile,
+}
