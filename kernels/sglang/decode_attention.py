@@ -76,11 +76,12 @@ def inputs(xp, rng, axes, fill, LENGTHS="uniform"):
     columns = np.arange(axes["W"])
     table = order[((used.cumsum() - used)[:, None] + columns) % pages]
 
+    taken = order[: used.sum()]
     owners = np.full(pages, -1)
-    owners[order[: used.sum()]] = np.repeat(np.arange(sequences), used)
-    places = np.zeros(pages, np.int64)
-    places[order[: used.sum()]] = (columns[None, :] + 0 * used[:, None])[columns < used[:, None]]
-    held = np.append(lengths, 0)[owners] - places * page  # from a page's first token on
+    owners[taken] = np.repeat(np.arange(sequences), used)
+    before = np.zeros(pages, np.int64)  # tokens of the pages before
+    before[taken] = page * np.concatenate([np.arange(count) for count in used])
+    held = np.append(lengths, 0)[owners] - before
     shape = (pages, page, axes["H"], axes["D"])
     drawn = {"lengths": xp.asarray(lengths), "page_table": xp.asarray(table)}
     drawn["v"] = rng.standard_normal(shape, dtype=xp.float32)
@@ -158,6 +159,11 @@ def page_list(tensors, axes, LENGTHS):
     return tensors["page_table"].view(-1)[pages_of(LENGTHS, **axes)[0]]
 
 
+def long_page_list(tensors, axes, LENGTHS):
+    """List them in 64 bits, as SGLang's Triton backend has them."""
+    return page_list(tensors, axes, LENGTHS).long()
+
+
 def triton_splits(tensors, axes, LENGTHS):
     """Let SGLang's Triton backend decide how many parts each sequence has."""
     import torch
@@ -174,7 +180,12 @@ def triton_splits(tensors, axes, LENGTHS):
 
 
 SPLITS = 8  # of SGLang's Triton backend, at most
-MAKERS = {"fa3": fa3_schedule, "pages": page_list, "splits": triton_splits}
+MAKERS = {
+    "fa3": fa3_schedule,
+    "pages": page_list,
+    "long_pages": long_page_list,
+    "splits": triton_splits,
+}
 PLANS = Plans()
 
 
@@ -282,7 +293,7 @@ def triton(tensors, axes, LENGTHS="uniform"):
         tensors["v"].view(-1, axes["H"], axes["D"]),
         tensors["out"],
         first_pages(LENGTHS, **axes),
-        PLANS.of("pages", tensors, axes, LENGTHS).long(),
+        PLANS.of("long_pages", tensors, axes, LENGTHS),
         logits,
         sums,
         PLANS.of("splits", tensors, axes, LENGTHS),
