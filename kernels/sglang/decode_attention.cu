@@ -18,9 +18,9 @@ struct alignas(16) Vector {
 
 // A mean of some tokens: the largest score, the sum of powers relative to it, and that of values.
 struct State {
-  float top = __uint_as_float(0xff800000u);
-  float total = 0.0f;
-  float sums[kElements] = {};
+  float top;
+  float total;
+  float sums[kElements];
 
   __device__ void add(float score, float weight, const float (&values)[kElements]) {
     const float larger = fmaxf(top, score);
@@ -32,6 +32,8 @@ struct State {
     for (int i = 0; i < kElements; ++i) sums[i] = sums[i] * mine + values[i] * theirs;
   }
 };
+
+__device__ State no_tokens() { return {__uint_as_float(0xff800000u), 0.0f, {}}; }
 
 __device__ void unpack(float (&values)[kElements], const Vector& vector) {
   for (int i = 0; i < kElements / 2; ++i) {
@@ -61,7 +63,7 @@ __global__ void __launch_bounds__(kWarps * kWarp)
 
   float query[kElements];
   unpack(query, *reinterpret_cast<const Vector*>(q + row * kDim + column));
-  State state;
+  State state = no_tokens();
   for (int first = warp * kTogether; first < length; first += kWarps * kTogether) {
     const int token = first + lane / kLanes;
     float score = 0.0f;
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kWarps * kWarp)
   __syncthreads();
 
   if (threadIdx.x >= kLanes) return;
-  State all;
+  State all = no_tokens();
   for (int from = threadIdx.x; from < kWarps * kWarp; from += kLanes) {
     const State& part = states[from / kWarp][from % kWarp];
     float mean[kElements];
