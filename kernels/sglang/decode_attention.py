@@ -5,11 +5,13 @@ from functools import cache
 import numpy as np
 
 SCALE = 0.08838834764831845  # of scores: 128 ** -0.5
+K_SCALE = 1.0
+V_SCALE = 1.0
 EMPTY = 0.25  # share of the sequences without tokens, in `zeros`
 SHARP = ("x3", "extreme")  # few tokens have nearly all of the weight
 
 
-def reference(xp, inputs, axes, LENGTHS="uniform"):
+def reference(xp, inputs, axes, KV="bf16", LENGTHS="uniform"):
     """Compute out in float64, one sequence after the other; `xp` is NumPy or CuPy."""
     heads, queries, width, page = (axes[name] for name in "HGDP")
     out = xp.zeros((axes["B"], heads * queries, width))
@@ -22,10 +24,10 @@ def reference(xp, inputs, axes, LENGTHS="uniform"):
             for name in "kv"
         )
         q = inputs["q"][sequence].reshape(heads, queries, width)
-        scores = SCALE * xp.matmul(q, keys.transpose(0, 2, 1))
+        scores = SCALE * K_SCALE * xp.matmul(q, keys.transpose(0, 2, 1))
         powers = xp.exp(scores - scores.max(axis=2, keepdims=True))
         mean = xp.matmul(powers / powers.sum(axis=2, keepdims=True), values)
-        out[sequence] = mean.reshape(-1, width)
+        out[sequence] = V_SCALE * mean.reshape(-1, width)
     return {"out": out}
 
 
@@ -107,19 +109,20 @@ class Plans:
     def __init__(self):
         self._axes, self._made = {}, {}
 
-    def make(self, name, tensors, axes, LENGTHS):
+    def make(self, name, tensors, axes, **operators):
         """Make one of `MAKERS` anew; what graphs were captured with is kept for their workload."""
         if axes != self._axes:
             self._axes, self._made = dict(axes), {}
-        made = MAKERS[name](tensors, axes, LENGTHS)
+        made = MAKERS[name](tensors, axes, **operators)
         self._made.setdefault((self._capture(), tensors["lengths"].data_ptr(), name), made)
         return made
 
-    def of(self, name, tensors, axes, LENGTHS):
+    def of(self, name, tensors, axes, **operators):
         """Find what was made in this capture, of these lengths."""
         capture = self._capture()
         made = self._made.get((capture, tensors["lengths"].data_ptr(), name))
-        return made if capture and made is not None else self.make(name, tensors, axes, LENGTHS)
+        found = capture and made is not None
+        return made if found else self.make(name, tensors, axes, **operators)
 
     @staticmethod
     def _capture():
@@ -132,9 +135,8 @@ class Plans:
         return int(number) if int(status) else 0
 
 
-def fa3_schedule(tensors, axes, LENGTHS):
+def fa3_schedule(tensors, axes, **operators):
     """Let FlashAttention 3 decide how sequences are split, as SGLang does at the start of a step."""
-    import torch
     from sgl_kernel.flash_attn import get_scheduler_metadata
 
     return get_scheduler_metadata(
@@ -145,7 +147,7 @@ def fa3_schedule(tensors, axes, LENGTHS):
         num_heads_k=axes["H"],
         headdim=axes["D"],
         cache_seqlens=tensors["lengths"],
-        qkv_dtype=torch.bfloat16,
+        qkv_dtype=tensors["k"].dtype,
         cu_seqlens_q=first_rows(axes["B"]),
         page_size=axes["P"],
         causal=True,
@@ -154,17 +156,17 @@ def fa3_schedule(tensors, axes, LENGTHS):
     )
 
 
-def page_list(tensors, axes, LENGTHS):
+def page_list(tensors, axes, LENGTHS, **others):
     """List the pages of all sequences, one behind the other."""
     return tensors["page_table"].view(-1)[pages_of(LENGTHS, **axes)[0]]
 
 
-def long_page_list(tensors, axes, LENGTHS):
+def long_page_list(tensors, axes, **operators):
     """List them in 64 bits, as SGLang's Triton backend has them."""
-    return page_list(tensors, axes, LENGTHS).long()
+    return page_list(tensors, axes, **operators).long()
 
 
-def triton_splits(tensors, axes, LENGTHS):
+def triton_splits(tensors, axes, **operators):
     """Let SGLang's Triton backend decide how many parts each sequence has."""
     import torch
     from sglang.kernels.ops.attention.metadata import get_num_kv_splits_triton
@@ -189,11 +191,11 @@ MAKERS = {
 PLANS = Plans()
 
 
-def metadata(tensors, axes, LENGTHS="uniform"):
+def metadata(tensors, axes, **operators):
     """Make what peers that are installed need once a step."""
     for name in MAKERS:
         try:
-            PLANS.make(name, tensors, axes, LENGTHS)
+            PLANS.make(name, tensors, axes, **operators)
         except ImportError:
             continue
 
@@ -216,12 +218,23 @@ def pages_of(LENGTHS, B, L, S, P, W, **others):
     return torch.from_numpy(places).cuda(), torch.from_numpy(begins)
 
 
-def sgl_aot(tensors, axes, LENGTHS="uniform"):
-    """FlashAttention 3, prebuilt by SGLang and called as it does."""
+@cache
+def scale_of_heads(sequences, heads, scale):
+    import torch
+
+    return torch.full((sequences, heads), scale, dtype=torch.float32, device="cuda")
+
+
+def sgl_aot(tensors, axes, KV="bf16", **others):
+    """FlashAttention 3, prebuilt by SGLang and called as it does: with fp8 keys queries are fp8 too."""
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
+    scales = {}
+    if KV == "fp8":
+        descale = [scale_of_heads(axes["B"], axes["H"], one) for one in (K_SCALE, V_SCALE)]
+        scales = dict(zip(("k_descale", "v_descale"), descale, strict=True))
     flash_attn_with_kvcache(
-        q=tensors["q"],
+        q=tensors["q"].to(tensors["k"].dtype),
         k_cache=tensors["k"],
         v_cache=tensors["v"],
         page_table=tensors["page_table"],
@@ -232,12 +245,13 @@ def sgl_aot(tensors, axes, LENGTHS="uniform"):
         causal=True,
         num_splits=0,
         out=tensors["out"],
-        scheduler_metadata=PLANS.of("fa3", tensors, axes, LENGTHS),
+        scheduler_metadata=PLANS.of("fa3", tensors, axes, KV=KV, **others),
+        **scales,
     )
 
 
 @cache
-def planned_wrapper(tensor_cores, LENGTHS, **axes):
+def planned_wrapper(tensor_cores, KV, LENGTHS, **axes):
     import torch
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
@@ -255,29 +269,31 @@ def planned_wrapper(tensor_cores, LENGTHS, **axes):
         paged_kv_last_page_len_buffer=last.cuda(),
     )
     heads = axes["H"] * axes["G"], axes["H"], axes["D"], axes["P"]
-    types = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
+    kept = torch.float8_e4m3fn if KV == "fp8" else torch.bfloat16
+    types = {"q_data_type": torch.bfloat16, "kv_data_type": kept}
     wrapper.plan(begins, pages, last, *heads, **types, sm_scale=SCALE)
     return wrapper
 
 
-def run_flashinfer(tensor_cores, tensors, axes, LENGTHS):
-    wrapper = planned_wrapper(tensor_cores, LENGTHS, **axes)
+def run_flashinfer(tensor_cores, tensors, axes, **operators):
+    wrapper = planned_wrapper(tensor_cores, **operators, **axes)
     # Each call has pages of its own, which it takes from where `plan` would have copied them.
-    wrapper._paged_kv_indices_buf = PLANS.of("pages", tensors, axes, LENGTHS)
-    wrapper.run(tensors["q"], (tensors["k"], tensors["v"]), out=tensors["out"])
+    wrapper._paged_kv_indices_buf = PLANS.of("pages", tensors, axes, **operators)
+    caches, scales = (tensors["k"], tensors["v"]), {"k_scale": K_SCALE, "v_scale": V_SCALE}
+    wrapper.run(tensors["q"], caches, out=tensors["out"], **scales)
 
 
-def flashinfer(tensors, axes, LENGTHS="uniform"):
+def flashinfer(tensors, axes, **operators):
     """FlashInfer on tensor cores, planned before."""
-    run_flashinfer(True, tensors, axes, LENGTHS)
+    run_flashinfer(True, tensors, axes, **operators)
 
 
-def flashinfer_cuda(tensors, axes, LENGTHS="uniform"):
+def flashinfer_cuda(tensors, axes, **operators):
     """FlashInfer on CUDA cores."""
-    run_flashinfer(False, tensors, axes, LENGTHS)
+    run_flashinfer(False, tensors, axes, **operators)
 
 
-def triton(tensors, axes, LENGTHS="uniform"):
+def triton(tensors, axes, LENGTHS="uniform", **others):
     """SGLang's Triton kernels."""
     import torch
     from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
@@ -293,14 +309,14 @@ def triton(tensors, axes, LENGTHS="uniform"):
         tensors["v"].view(-1, axes["H"], axes["D"]),
         tensors["out"],
         first_pages(LENGTHS, **axes),
-        PLANS.of("long_pages", tensors, axes, LENGTHS),
+        PLANS.of("long_pages", tensors, axes, LENGTHS=LENGTHS),
         logits,
         sums,
-        PLANS.of("splits", tensors, axes, LENGTHS),
+        PLANS.of("splits", tensors, axes),
         SPLITS,
         SCALE,
-        1.0,
-        1.0,
+        K_SCALE,
+        V_SCALE,
     )
 
 
@@ -316,8 +332,10 @@ def cudnn_workspace():
     return torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
 
 
-def cudnn(tensors, axes, LENGTHS="uniform"):
+def cudnn(tensors, axes, KV="bf16", **others):
     """cuDNN's attention over pages, through FlashInfer."""
+    if KV == "fp8":
+        raise NotImplementedError("bf16 only")
     from flashinfer.cudnn import cudnn_batch_decode_with_kv_cache
 
     cudnn_batch_decode_with_kv_cache(
@@ -340,7 +358,9 @@ def compiled(longest, page):
 
     def attend(q, k, v, page_table, lengths):
         pages = page_table[:, : -(-longest // page)].long()
-        keys, values = (one[pages].flatten(1, 2)[:, :longest].transpose(1, 2) for one in (k, v))
+        keys, values = (
+            one[pages].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype) for one in (k, v)
+        )
         there = torch.arange(longest, device=q.device) < lengths[:, None]
         return torch.nn.functional.scaled_dot_product_attention(
             q[:, :, None], keys, values, there[:, None, None], scale=SCALE, enable_gqa=True
@@ -349,7 +369,7 @@ def compiled(longest, page):
     return torch.compile(attend, dynamic=False)
 
 
-def torch_compile(tensors, axes, LENGTHS="uniform"):
+def torch_compile(tensors, axes, **operators):
     """What PyTorch's compiler makes of it."""
     names = ("q", "k", "v", "page_table", "lengths")
     return {"out": compiled(axes["L"], axes["P"])(*(tensors[name] for name in names))}

@@ -33,13 +33,13 @@ __device__ __forceinline__ void write_part(float* row, int item, const Part& par
 }
 
 // `row` is one of the group's.
-__device__ __forceinline__ void store_part(Number* out, int sequence, int group, int row, int item,
+__device__ __forceinline__ void store_part(const Arguments& given, int sequence, int group, int row, int item,
                                            const Part& part) {
-  const float share = 1.0f / part.total;
+  const float share = given.v_scale / part.total;
   const uint2 word = {rounded(part.sums.x * share, part.sums.y * share),
                       rounded(part.sums.z * share, part.sums.w * share)};
   const size_t place = static_cast<size_t>(sequence * kHeads + group * kWarpsH) * kQueries + row;
-  *reinterpret_cast<uint2*>(out + place * kDim + item * kColumns) = word;
+  *reinterpret_cast<uint2*>(given.out + place * kDim + item * kColumns) = word;
 }
 
 __device__ __forceinline__ float* slot_row(float* partial, int slot, int row) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void merge_row(const Arguments& given, int sequence, 
     Part part = read_part(slot_row(given.partial, slots[0], row), item);
 #pragma unroll 4
     for (int p = 1; p < slots.count; ++p) part.add(read_part(slot_row(given.partial, slots[p], row), item));
-    store_part(given.out, sequence, group, row, item, part);
+    store_part(given, sequence, group, row, item, part);
   }
 }
 //% if combine == "cluster"
@@ -73,7 +73,7 @@ __device__ __forceinline__ void merge_in_cluster(const Arguments& given, const S
     };
     Part part = read(0);
     for (int block = 1; block < share.parts; ++block) part.add(read(block));
-    store_part(given.out, share.sequence, share.group, row, item, part);
+    store_part(given, share.sequence, share.group, row, item, part);
   }
   tune::cluster_sync();  // others have read what this block has
 }

@@ -1,17 +1,18 @@
 // Keys and values on their way into shared memory: a ring of stages for each warp. Rows of a stage lie 16
 // bytes further apart than they are long, so that ldmatrix meets no bank twice.
-constexpr int kRowBytes = kDim * 2 + 16;
+constexpr int kRowBytes = kDim * sizeof(Element) + 16;
 constexpr int kTileBytes = kTokens * kRowBytes;
 constexpr int kStageBytes = 2 * kTileBytes;  // keys, then values
 constexpr int kRingBytes = kStages * kStageBytes;
-constexpr int kPieces = kDim / 8;               // copies of 16 bytes for a token
+constexpr int kPieceElements = 16 / sizeof(Element);
+constexpr int kPieces = kDim / kPieceElements;  // copies of 16 bytes for a token
 constexpr int kTogether = kPieces < kWarp ? kWarp / kPieces : 1;  // tokens of one copy by all lanes
 static_assert(kQueries * kPartPitch * 4 <= kStageBytes, "results of a warp are kept in a stage");
 
 //% set hint = ".L2::cache_hint" if streaming else ""
 //% set promotion = ".L2::" ~ l2_promotion ~ "B" if l2_promotion else ""
 // 16 bytes, or as many zeros.
-__device__ __forceinline__ void copy_piece(tune::u32 to, const Number* from, bool there, tune::u64 policy) {
+__device__ __forceinline__ void copy_piece(tune::u32 to, const Element* from, bool there, tune::u64 policy) {
   const tune::u32 bytes = there ? 16 : 0;
   asm volatile("cp.async.cg.shared.global@{ hint }@@{ promotion }@ [%0], [%1], 16, %2@{ ", %3" if streaming else "" }@;"
                ::"r"(to), "l"(from), "r"(bytes)/*% if streaming %*/, "l"(policy)/*% endif %*/ : "memory");
@@ -19,8 +20,8 @@ __device__ __forceinline__ void copy_piece(tune::u32 to, const Number* from, boo
 
 struct Ring {
   Share ahead;  // what is copied next
-  const Number* k;
-  const Number* v;
+  const Element* k;
+  const Element* v;
   const int* page_table;
   int width;
   unsigned char* memory;  // of this warp
@@ -66,7 +67,7 @@ struct Ring {
       if (there) {
         for (int which = lane / kTokens; which < 2; which += kWarp / kTokens) {
 #pragma unroll
-          for (int line = 0; line < kDim; line += 64) prefetch_line((which == 0 ? k : v) + from + line);
+          for (int line = 0; line < kDim; line += 128 / sizeof(Element)) prefetch_line((which == 0 ? k : v) + from + line);
         }
       }
       share.advance(1);
@@ -85,7 +86,7 @@ struct Ring {
         const int own = lane % kTokens < there ? place : -1;
         const int piece = lane % kPieces;
         const int first = lane / kPieces;
-        const size_t head = head_offset(ahead) + piece * 8;
+        const size_t head = head_offset(ahead) + piece * kPieceElements;
         tune::u32 at = start_address + to * kStageBytes + first * kRowBytes + piece * 16;
 #pragma unroll
         for (int token = 0; token < kTokens; token += kTogether) {

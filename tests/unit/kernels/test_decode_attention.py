@@ -89,6 +89,7 @@ def test_means_are_near_1_for_every_length(length: int) -> None:
 
 class TestOnTheCpu(KernelChecks):
     kernel = KERNEL
+    operators = ({}, {"KV": "fp8"})
     baselines = (AXES, {**PAGED, "D": 64}, {**AXES, "D": 256, "P": 64, "W": 2})
     samples = tuple(
         Sample(axes, 1, having)
