@@ -92,10 +92,10 @@ def inputs(xp, rng, axes, fill, LENGTHS="uniform"):
         spread = np.sqrt(np.append(lengths, 1)[owners] * np.exp(-axes["D"] * SCALE**2))
         drawn["v"] *= xp.asarray(spread.astype(np.float32))[:, None, None, None]
     if fill == "nonfinite":
-        nobodys = xp.asarray(np.arange(page) >= held[:, None])
+        nobodys = xp.asarray(np.arange(page) >= held[:, None])[:, :, None, None]
         drawn["k"] = rng.standard_normal(shape, dtype=xp.float32)
         for name in "kv":
-            drawn[name][nobodys] = xp.nan
+            drawn[name] = xp.where(nobodys, xp.float32(xp.nan), drawn[name])
     return drawn
 
 

@@ -15,7 +15,7 @@ AXES = {"B": 3, "L": 70, "S": 100, "H": 2, "G": 4, "D": 128, "P": 1, "W": 75}
 PAGED = {**AXES, "P": 16, "W": 5}
 MANY = {**AXES, "B": 64, "L": 2048, "S": 40000, "W": 2048, "H": 1, "D": 8}
 PLAIN: dict[str, Value] = {"tokens": 16, "stages": 2, "min_blocks": 1, "pdl": True, "early": "lists"}
-SPLIT: dict[str, Value] = {**PLAIN, "schedule": "chunks", "splits": 3, "warps": 1}
+SPLIT: dict[str, Value] = {**PLAIN, "schedule": "chunks", "splits": 2, "warps": 1}
 WHOLE: dict[str, Value] = {**PLAIN, "schedule": "chunks", "splits": 1, "warps": 2}
 
 
@@ -95,12 +95,12 @@ class TestOnTheCpu(KernelChecks):
         Sample(axes, 1, having)
         for axes, having in (
             (AXES, {**WHOLE, "heads": 1}),
-            (AXES, {**SPLIT, "combine": "last", "heads": 2, "splits": 2}),
-            (AXES, {**SPLIT, "combine": "cluster", "heads": 1, "early": "l2"}),
+            (AXES, {**SPLIT, "combine": "last", "heads": 2}),
+            (AXES, {**SPLIT, "combine": "cluster", "heads": 1, "early": "l2", "splits": 4}),
             (PAGED, {**SPLIT, "combine": "launch", "heads": 1}),
             (AXES, {**PLAIN, "schedule": "shares", "warps": 1, "heads": 1}),
             (PAGED, {**PLAIN, "schedule": "teams", "warps": 2, "heads": 1, "stages": 3}),
-            ({**AXES, "G": 16}, {**SPLIT, "combine": "last", "heads": 1}),
+            ({**AXES, "G": 16}, {**SPLIT, "combine": "last", "heads": 1, "tokens": 32}),
             ({**PAGED, "D": 64, "G": 1}, {**WHOLE, "tokens": 32, "heads": 2}),
             ({**AXES, "D": 256, "P": 64, "W": 2, "G": 7}, {**WHOLE, "heads": 1}),
             ({**AXES, "B": 2, "L": 1, "S": 2}, {**WHOLE, "heads": 1}),
