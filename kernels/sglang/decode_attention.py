@@ -1,4 +1,4 @@
-"""decode_attention: its float64 reference, batches of sequences of several lengths, and its peers."""
+"""decode_attention: its float64 reference, batches of several lengths, and its peers."""
 
 from functools import cache
 
@@ -110,7 +110,7 @@ class Plans:
         self._axes, self._made = {}, {}
 
     def make(self, name, tensors, axes, **operators):
-        """Make one of `MAKERS` anew; what graphs were captured with is kept for their workload."""
+        """Make one of `MAKERS` anew; what graphs were captured with is kept for a workload."""
         if axes != self._axes:
             self._axes, self._made = dict(axes), {}
         made = MAKERS[name](tensors, axes, **operators)
@@ -175,9 +175,7 @@ def triton_splits(tensors, axes, **operators):
     heads, most = axes["H"], 1 << (axes["B"] - 1).bit_length()
     units = torch.cuda.get_device_properties("cuda").multi_processor_count
     counts = (axes["B"], 1, heads * axes["G"], heads, SPLITS, units)
-    get_num_kv_splits_triton[(1,)](
-        splits, tensors["lengths"], *counts, MAX_NUM_SEQ=max(256, most)
-    )
+    get_num_kv_splits_triton[(1,)](splits, tensors["lengths"], *counts, MAX_NUM_SEQ=max(256, most))
     return splits
 
 
@@ -209,7 +207,7 @@ def first_rows(sequences):
 
 @cache
 def pages_of(LENGTHS, B, L, S, P, W, **others):
-    """Find where in the table all pages are, and where each sequence's begin, there and as lists."""
+    """Find where in the table all pages are, and where each sequence's begin in a list of them."""
     import torch
 
     used = -(-spread_lengths(B, L, S, LENGTHS) // P)
@@ -226,7 +224,7 @@ def scale_of_heads(sequences, heads, scale):
 
 
 def sgl_aot(tensors, axes, KV="bf16", **others):
-    """FlashAttention 3, prebuilt by SGLang and called as it does: with fp8 keys queries are fp8 too."""
+    """FlashAttention 3, prebuilt by SGLang and called as it does: fp8 keys want fp8 queries."""
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
     scales = {}

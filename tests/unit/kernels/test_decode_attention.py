@@ -14,7 +14,13 @@ KERNEL = ShippedKernel("decode_attention")
 AXES = {"B": 3, "L": 70, "S": 100, "H": 2, "G": 4, "D": 128, "P": 1, "W": 75}
 PAGED = {**AXES, "P": 16, "W": 5}
 MANY = {**AXES, "B": 64, "L": 2048, "S": 40000, "W": 2048, "H": 1, "D": 8}
-PLAIN: dict[str, Value] = {"tokens": 16, "stages": 2, "min_blocks": 1, "pdl": True, "early": "lists"}
+PLAIN: dict[str, Value] = {
+    "tokens": 16,
+    "stages": 2,
+    "min_blocks": 1,
+    "early": "lists",
+    "pdl": True,
+}
 SPLIT: dict[str, Value] = {**PLAIN, "schedule": "chunks", "splits": 2, "warps": 1}
 WHOLE: dict[str, Value] = {**PLAIN, "schedule": "chunks", "splits": 1, "warps": 2}
 
