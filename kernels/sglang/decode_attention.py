@@ -136,7 +136,7 @@ class Plans:
 
 
 def fa3_schedule(tensors, axes, **operators):
-    """Let FlashAttention 3 decide how sequences are split, as SGLang does at the start of a step."""
+    """Let FlashAttention 3 decide how sequences are split, as SGLang does once a step."""
     from sgl_kernel.flash_attn import get_scheduler_metadata
 
     return get_scheduler_metadata(
@@ -156,7 +156,7 @@ def fa3_schedule(tensors, axes, **operators):
     )
 
 
-def page_list(tensors, axes, LENGTHS, **others):
+def page_list(tensors, axes, LENGTHS="uniform", **others):
     """List the pages of all sequences, one behind the other."""
     return tensors["page_table"].view(-1)[pages_of(LENGTHS, **axes)[0]]
 
@@ -249,7 +249,7 @@ def sgl_aot(tensors, axes, KV="bf16", **others):
 
 
 @cache
-def planned_wrapper(tensor_cores, KV, LENGTHS, **axes):
+def planned_wrapper(tensor_cores, KV="bf16", LENGTHS="uniform", **axes):
     import torch
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
