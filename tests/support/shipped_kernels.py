@@ -18,8 +18,9 @@ import pytest
 from ruamel.yaml import YAML
 from slow import mostly_slow
 
+from tuner.app.check import target_info
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.device.base import Program
+from tuner.device.base import ChosenScratch, CompileTarget, Program
 from tuner.device.reference import load_reference
 from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.export.cpp import in_namespace
@@ -28,7 +29,9 @@ from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
+from tuner.space.choices import chosen_operators
 from tuner.space.load import Definition, load_definition
+from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator, Pending
 
 SPACES = Path(__file__).parents[2] / "search_spaces" / "sglang"
@@ -191,6 +194,7 @@ class EditedSource:
     edits: Edits
     workload: Workload
     launches: tuple[Launch, ...]
+    scratch: tuple[ChosenScratch, ...] = ()
 
     @property
     def text(self) -> str:
@@ -239,6 +243,32 @@ class Together:
             future.set_result(replace(found, lowered=lowered, resources=used))
 
 
+class EditsOfTheTemplate:
+    """Near misses of what the template makes of a config: all of them are caught."""
+
+    kernel: ClassVar[ShippedKernel]
+    edits_of: ClassVar[str]
+    workload: ClassVar[Workload]
+    having: ClassVar[Mapping[str, Value]]
+    test_a_near_miss_is_caught = KernelChecks.test_a_near_miss_is_caught
+
+    @classmethod
+    def edited_sources(cls) -> Iterator[EditedSource]:
+        spec = cls.kernel.spec
+        template = Template.load(spec.template, spec.include_dirs)
+        config = {**cls.kernel.definition.space.default, **cls.having}
+        operators = chosen_operators(spec, {})
+        target = CompileTarget(spec, operators, target_info("sm_90a"))
+        names = {**target.names(cls.workload), **config, **operators}
+        source, launches = template.render(names).source, spec.candidate_launches(names)
+        scratch = target.scratch(cls.workload, Config.of(config))
+        for name, edits in near_misses(cls.edits_of).items():
+            yield EditedSource(name, source, edits, cls.workload, launches, scratch)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        metafunc.parametrize("edits", near_misses(self.edits_of))
+
+
 def compile_edited(compiler: Compiler, sources: Iterable[EditedSource]) -> dict[str, Program]:
     together, made = Together(compiler), {}
     for one in sources:
@@ -248,6 +278,9 @@ def compile_edited(compiler: Compiler, sources: Iterable[EditedSource]) -> dict[
     found = {one: future.result() for one, future in made.items()}
     return {
         # As a config's: where a baseline is wrong with large inputs, they shrink.
-        one.name: Program(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED)
+        one.name: Program(
+            *(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED),
+            scratch=one.scratch,
+        )
         for one, of in found.items()
     }

@@ -28,7 +28,7 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 47_035,
-    "runtime": 2_240,
+    "runtime": 2_241,
     "export": 2_875,
     "engines": 3_560,
     "draft": 16_455,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
+    "tests": 82_940,
     "docs": 4_895,
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from scipy.special import softmax
-from shipped_kernels import KernelChecks, Sample, ShippedKernel
+from shipped_kernels import EditsOfTheTemplate, KernelChecks, Sample, ShippedKernel
 
 from tuner.model.expressions import Value
-from tuner.model.kernel import Launch
+from tuner.model.kernel import Launch, Workload
 
 KERNEL = ShippedKernel("decode_attention")
 AXES = {"B": 3, "L": 70, "S": 100, "H": 2, "G": 4, "D": 128, "P": 1, "W": 75}
@@ -114,3 +117,16 @@ class TestOnTheCpu(KernelChecks):
     )
     workload = PAGED
     launches = (Launch("decode_attention<128>", (8, 3, 1), (256, 1, 1)),)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class TestEditsOfTheTemplate(EditsOfTheTemplate):
+    kernel = KERNEL
+    edits_of = "decode_attention's parts"
+    workload = Workload.of(AXES)
+    having: ClassVar = {**SPLIT, "combine": "last", "warps": 2, "heads": 1}
+
+
+class TestEditsOfTheCluster(TestEditsOfTheTemplate):
+    edits_of = "decode_attention's clusters"
+    having: ClassVar = {**SPLIT, "combine": "cluster", "splits": 4}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from shipped_kernels import EditedSource, KernelChecks, Sample, ShippedKernel, near_misses
+from shipped_kernels import EditsOfTheTemplate, KernelChecks, Sample, ShippedKernel
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
-from tuner.space.template import Template
 from tuner.tuning.evaluator import Evaluator
 
 KERNEL = ShippedKernel("gemm_small_m")
@@ -110,37 +108,16 @@ class TestInFloat32:
         assert trial.status is Status.CORRECT, f"{trial.config}: {trial.reason}"
 
 
-class EditsOfTheTemplate:
-    """Near misses of what the template makes of a config: all of them are caught."""
-
-    kernel = KERNEL
-    edits_of: ClassVar[str]
-    workload: ClassVar[Workload]
-    having: ClassVar[Mapping[str, Value]]
-    test_a_near_miss_is_caught = KernelChecks.test_a_near_miss_is_caught
-
-    @classmethod
-    def edited_sources(cls) -> Iterator[EditedSource]:
-        spec = KERNEL.spec
-        template = Template.load(spec.template, spec.include_dirs)
-        config = {**KERNEL.definition.space.default, **cls.having}
-        names = {**cls.workload.values, **config, "OUT": "bf16"}
-        source, launches = template.render(names).source, spec.candidate_launches(names)
-        for name, edits in near_misses(cls.edits_of).items():
-            yield EditedSource(name, source, edits, cls.workload, launches)
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        metafunc.parametrize("edits", near_misses(self.edits_of))
-
-
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class TestBlocksThatShareX(EditsOfTheTemplate):
+    kernel = KERNEL
     edits_of = "gemm_small_m's blocks that share x"
     workload, having = Workload.of({"M": 40, "N": 72, "K": 512}), {**SHARED, "share": 2}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class TestBoxes(EditsOfTheTemplate):
+    kernel = KERNEL
     edits_of = "gemm_small_m's boxes"
     workload = Workload.of({"M": 16, "N": 72, "K": 1536})
     having: ClassVar = {**BOXES, "tokens": 16, "tile_k": 128, "share": 1}
