@@ -18,8 +18,9 @@ import pytest
 from ruamel.yaml import YAML
 from slow import mostly_slow
 
+from tuner.app.check import target_info
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.device.base import Program
+from tuner.device.base import CompileTarget, Program
 from tuner.device.reference import load_reference
 from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.export.cpp import in_namespace
@@ -224,9 +225,11 @@ class EditsOfTheTemplate:
         spec = cls.kernel.spec
         template = Template.load(spec.template, spec.include_dirs)
         config = {**cls.kernel.definition.space.default, **cls.having}
-        names = {**cls.workload.values, **config, **chosen_operators(spec, {})}
+        operators = chosen_operators(spec, {})
+        target = CompileTarget(spec, operators, target_info("sm_90a"))
+        names = {**target.names(cls.workload), **config, **operators}
         source, launches = template.render(names).source, spec.candidate_launches(names)
-        scratch = chosen_scratch(spec, names)
+        scratch = target.scratch(cls.workload, Config.of(config))
         for name, edits in near_misses(cls.edits_of).items():
             yield EditedSource(name, source, edits, cls.workload, launches, scratch)
 
@@ -281,8 +284,8 @@ def compile_edited(compiler: Compiler, sources: Iterable[EditedSource]) -> dict[
     found = {one: future.result() for one, future in made.items()}
     return {
         # As a config's: where a baseline is wrong with large inputs, they shrink.
-        one.name: replace(
-            Program(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED),
+        one.name: Program(
+            *(one.name, one.workload, one.launches, of.cubin, of.lowered, EDITED),
             scratch=one.scratch,
         )
         for one, of in found.items()

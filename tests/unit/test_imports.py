@@ -28,7 +28,7 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 47_175,
-    "runtime": 2_240,
+    "runtime": 2_245,
     "export": 2_875,
     "engines": 3_560,
     "draft": 16_515,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 83_290,
-    "docs": 4_905,
+    "tests": 83_430,
+    "docs": 4_910,
 }
 
 

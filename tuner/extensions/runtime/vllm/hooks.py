@@ -326,12 +326,12 @@ ONLY = {
     "moe_align_block_size": "MoE in Triton and Marlin, with `VLLM_MOE_SKIP_PADDING=0`",
     "topk_softmax": "routers by softmax without groups, with `VLLM_MOE_SKIP_PADDING=0`",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel, not compiled or `+quant_fp8`",
-    "per_token_group_quant": "weights in fp8 by blocks, experts, and dense layers not compiled; on "
-    "Hopper with `VLLM_USE_DEEP_GEMM_E8M0=0`",
+    "per_token_group_quant": "weights in fp8 by blocks, with `VLLM_USE_DEEP_GEMM_E8M0=0`; experts",
     "awq_dequantize": "`--quantization awq`, from 256 tokens on, not compiled",
 }
 # Of operators and choices that no hook is for.
 WHY_NOT = {
+    "decode_attention": "no hook is for its attention backends yet",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "gate_up_silu": "its products and its activations are two functions",
     "gemm_fp8": "no hook is for its products in fp8 yet",
