@@ -40,6 +40,7 @@ from tuner.process.files import read_text
 from tuner.session.events import (
     Event,
     HomesChosen,
+    MachineCodeCompared,
     ReferenceTimed,
     SearchEnded,
     SpacePruned,
@@ -183,6 +184,7 @@ class ReportData:
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
     surroundings: Mapping[str, str] = field(default_factory=dict)
+    machine_code: tuple[MachineCodeCompared, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -364,6 +366,7 @@ def from_session(
         # Who is faster, of variants or peers, no CPU can say.
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
+        machine_code=tuple(session.events(MachineCodeCompared)),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.

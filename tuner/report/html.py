@@ -260,7 +260,7 @@ def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:
 
 def _parts_of_some(data: ReportData) -> Mapping[str, object]:
     """Gather sections that most runs lack; what only they need is imported for them alone."""
-    made: dict[str, object] = {"peers": (), "energy": (), "profiled": ()}
+    made: dict[str, object] = {"peers": (), "energy": (), "profiled": (), "machine_code": ()}
     if data.dispatch is not None or data.peers:
         from tuner.report.sections import dispatch
 
@@ -290,6 +290,10 @@ def _parts_of_some(data: ReportData) -> Mapping[str, object]:
             "energy": energy.energy_parts(data.energies, data.results),
             "programs_table": energy.programs_table,
         }
+    if data.machine_code:
+        from tuner.report.sections.machine_code import machine_code_tables
+
+        made["machine_code"] = machine_code_tables(data)
     if data.rounds or data.profiles:
         from tuner.report.sections.rounds import parts
 
