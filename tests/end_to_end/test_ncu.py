@@ -79,13 +79,16 @@ def test_the_program_runs_up_to_the_driver_wherever_its_folder_lies(
     folder.rename(moved)
     if gpu_count():
         pytest.skip("here the program would run")
-    ended = subprocess.run(  # noqa: S603
-        [sys.executable, moved / "program.py", "winner"], capture_output=True, text=True, check=False
+    ended = subprocess.run(
+        [sys.executable, moved / "program.py", "winner"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 1
     assert "driver" in ended.stderr
     assert "Traceback" not in ended.stderr
-    script = subprocess.run(  # noqa: S603
+    script = subprocess.run(
         ["/bin/sh", moved / "ncu.sh"], capture_output=True, text=True, check=False
     )
     assert script.stderr.count("returned an error code") == 2

@@ -13,30 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.console import Console, Live, is_wide
+from tuner.model.progress import PHASES
 from tuner.model.trial import Status
 from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
 
     from tuner.model.kernel import Workload
     from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 
-PHASES: Mapping[Phase, str] = {
-    "baseline": "measuring the baseline",
-    "search": "searching",
-    "agent": "with the agent",
-    "candidate": "checking a new candidate",
-    "profile": "profiling",
-    "energy": "measuring the energy",
-    "finals": "measuring the finalists against the baseline",
-    "checks": "checking the winners",
-    "mutants": "breaking the baseline, to see what verification catches",
-    "done": "done",
-}
 # Before the first of them; a kernel without a search space is drafted then.
 OPENING = "reading the kernel and opening the device"
 # What a run waits for, by the last words of what `tuner.process.tally` calls it.

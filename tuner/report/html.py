@@ -21,8 +21,9 @@ ROWS_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A chart with the question that it answers, and what its marks mean."""
+    """A chart with its name, the question that it answers, and what its marks mean."""
 
+    name: str
     question: str
     chart: Markup
     caption: str
@@ -127,6 +128,12 @@ def render_report(data: ReportData) -> str:
     )
 
 
+def plots(data: ReportData) -> list[Plot]:
+    """Draw all plots of a report."""
+    importance = () if data.on_cpu else search.importances(data)
+    return [*_plots(data, importance, course.time_spent(data), _parts_of_some(data))]
+
+
 def _result_parts(data: ReportData) -> Mapping[str, object]:
     found = data.results
     return {
@@ -151,6 +158,7 @@ def _plots(
     """Draw what answers a question; nothing of times where these are a CPU's."""
     if spent is not None:
         yield Plot(
+            "time",
             "Where did the time go?",
             course.time_chart(spent),
             "Seconds of all runs of this session; what took less than 1 % is left out.",
@@ -162,6 +170,7 @@ def _plots(
     if shown is not None and shown.chart is not None:
         own = f" of {shown.name}" if data.several else ""
         yield Plot(
+            "parameters",
             f"Which parameters{own} decide?",
             shown.chart,
             "Share of what decides whether a config is among the fastest (PED-ANOVA over the "
@@ -171,6 +180,7 @@ def _plots(
         )
     if (searched := search.search_chart(data)) is not None:
         yield Plot(
+            "search",
             "How many trials did it take?",
             searched,
             "Best time so far over the last best, by the search's own times: a line a workload, "
@@ -181,12 +191,14 @@ def _plots(
     yield from _rooflines(data, many=many)
     if (occupancy := search.occupancy_chart(data)) is not None:
         yield Plot(
+            "occupancy",
             "Does occupancy decide?",
             occupancy,
             "Each trial's time over the best of its workload; the filled marks are the best.",
         )
     if isinstance(curve := of_some.get("curve_chart"), Markup):
         yield Plot(
+            "variants",
             "How many variants are worth it?",
             curve,
             "Speedup over the baseline that the best set of so many variants has, in the geometric "
@@ -205,6 +217,7 @@ def _plots(
             for r in data.results
         ]
         yield Plot(
+            "speedup",
             "Where is it faster?",
             charts.speedups(speedups),
             "A lozenge is held out, never seen by the search; a hollow marker claims no "
@@ -215,6 +228,7 @@ def _plots(
         )
     if isinstance(peers := of_some.get("peers_chart"), Markup):
         yield Plot(
+            "peers",
             "Who is faster, the best peer?",
             peers,
             "The time of the fastest peer on each workload over that of what the dispatch serves "
@@ -242,12 +256,14 @@ def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:
                 "GHz, where it comes below the slope."
             )
         yield Plot(
+            "roofline",
             "How far from the roofline?",
             charts.roofline(known, traffic, operations, streaming, data.compute_roof),
             f"The slope is the measured streaming rate; hollow points are the baseline. {level}",
         )
     if placed:
         yield Plot(
+            "throughput",
             "How much of the memory's rate?",
             charts.throughputs(placed, traffic, streaming),
             "The fewest bytes the kernel must move over its time, against the measured streaming "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -35,6 +36,14 @@ def render_page(
     )
     inside = {"style": Markup(style), "script": Markup(code), "policy": policy}
     return _environment().get_template(template).render(**inside, **values)
+
+
+def fragment(html: Markup) -> str:
+    """Put a piece of a page into somebody else's, with its style, which holds inside it alone."""
+    style = files("tuner.report").joinpath("style.css").read_text("utf-8")
+    for own in (":root", "body"):
+        style = re.sub(rf"^( *){own} {{", r"\1& {", style, flags=re.MULTILINE)
+    return f'<style>.tune-part {{ {style} }}</style><div class="tune-part">{html}</div>'
 
 
 def _digest(text: str) -> str:

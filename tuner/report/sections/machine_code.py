@@ -1,4 +1,4 @@
-"""Machine code beside the source: the lines that became more of it, or less, than the baseline's."""
+"""Machine code beside the source: the lines that became more or less of it."""
 
 from __future__ import annotations
 

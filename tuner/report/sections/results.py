@@ -19,7 +19,7 @@ from tuner.report.tables import Cell, Column, Field, join, list_table, soft, tag
 MANY_COLUMNS = 16
 
 
-def results_table(data: ReportData) -> Markup:
+def results_table(data: ReportData, *, sorts: bool = True) -> Markup:
     """Lay out every result; what the run cannot say has no column."""
     results = data.results
     shared = formatting.shared_axes(result.workload for result in results)
@@ -63,7 +63,7 @@ def results_table(data: ReportData) -> Markup:
     ]
     css = "results dense" if len(fields) >= MANY_COLUMNS else "results"
     fields = [Field("Workload", name), *fields]
-    return list_table("Results per workload", results, fields, css=css, sorts=True)
+    return list_table("Results per workload", results, fields, css=css, sorts=sorts)
 
 
 def _value_of(parameter: str) -> Callable[[Result], Cell]:
