@@ -145,8 +145,8 @@ def test_a_notebook_shows_bars_then_the_verdict_the_table_and_plots(
     plot = done.plot()
     assert plot.svg.startswith("<svg")
     assert "Where is it faster?" in plot._repr_html_()
-    assert {"time", "search", "throughput"} == {
-        name for name in ("time", "search", "throughput") if done.plot(name).svg
+    assert {"time", "search", "occupancy"} == {
+        name for name in ("time", "search", "occupancy") if done.plot(name).svg
     }
     with pytest.raises(InputError, match=r"no plot 'nonsense'\n.*plots: time, .*speedup"):
         done.plot("nonsense")

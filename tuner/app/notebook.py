@@ -90,29 +90,26 @@ def notebook_progress() -> NotebookProgress | None:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart of a report; a notebook draws it, `svg` is it alone."""
+    """A plot of a report, with its question and caption, which a notebook draws."""
 
-    question: str
-    svg: str
-    caption: str
+    name: str
+    html: str
 
     def __repr__(self) -> str:
-        return f"<{self.question} A notebook draws it.>"
+        return f"<plot {self.name!r}: a notebook draws it>"
 
     def _repr_html_(self) -> str:
-        chart = "<figure><h3>{}</h3>{}<figcaption>{}</figcaption></figure>"
-        return fragment(Markup(chart).format(self.question, Markup(self.svg), self.caption))
+        return self.html
 
 
 def draw(data: ReportData, name: str) -> Picture:
     """Draw one of a report's plots; raise `InputError` for one that this run does not have."""
-    from tuner.report.html import plots
+    from tuner.report.html import render_plots
 
-    drawn = {plot.name: plot for plot in plots(data)}
+    drawn = render_plots(data)
     if name not in drawn:
         raise InputError(f"no plot {name!r}", remedy=f"plots: {', '.join(drawn) or 'none'}")
-    plot = drawn[name]
-    return Picture(plot.question, str(plot.chart), plot.caption)
+    return Picture(name, fragment(drawn[name]))
 
 
 def show(data: ReportData) -> str:

@@ -257,6 +257,18 @@ def refused_lines(data: ReportData) -> list[str]:
     return [f"{describe_refused(trial)}: {reason}" for trial, reason in refused_trials(data)]
 
 
+def search_lines(data: ReportData) -> tuple[str, ...]:
+    """Say all that there is to say of the search but for its configs."""
+    return (
+        *protocol_lines(data),
+        *space_lines(data),
+        *never_worked_lines(data),
+        *early_end_lines(data),
+        *undecided_lines(data),
+        *refused_lines(data),
+    )
+
+
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
     """Rank the parameters of every candidate that was searched, the winner's first.
 

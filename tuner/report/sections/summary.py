@@ -490,3 +490,18 @@ def open_checks_table(data: ReportData) -> Markup:
         Field(Column("Config", css="config"), config),
     ]
     return list_table("Checks that were not passed", open_checks(data)[:CHECKS_SHOWN], fields)
+
+
+def environment_rows(data: ReportData) -> list[tuple[str, str]]:
+    """List what it ran on, and how."""
+    rows = {
+        "kernel": data.kernel,
+        "device": f"{data.device} (recorded)" if data.recorded else data.device,
+        "measured": data.measured_on,
+        "streaming rate": f"{data.streaming_gbps:,.0f} GB/s" if data.streaming_gbps else "",
+        "searcher": data.searcher,
+        "seed": "" if data.seed is None else str(data.seed),
+        "session": data.session,
+        **data.environment,
+    }
+    return [(name, value) for name, value in rows.items() if value]
