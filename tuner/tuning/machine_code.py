@@ -41,18 +41,13 @@ class Built:
 def build_pair(candidates: Candidates, result: Result) -> tuple[Built, Built]:
     """Compile the baseline and a winner for its workload; raise `KernelError` where one fails."""
 
-    def noting_lines(name: str) -> tuple[str, ...]:
-        return (*candidates.plan(name).spec.compile_options, *COMPILE_OPTIONS)
-
-    first = candidates.plans[0].candidate
-    baseline, winner = (
-        evaluator_of(
-            replace(plan, spec=replace(plan.spec, compile_options=noting_lines(plan.candidate))),
-            candidates.compiler,
-            candidates.device,
-        )
-        for plan in map(candidates.plan, (first, result.candidate))
-    )
+    made = []
+    for name in (candidates.plans[0].candidate, result.candidate):
+        plan = candidates.plan(name)
+        options = (*plan.spec.compile_options, *COMPILE_OPTIONS)
+        plan = replace(plan, spec=replace(plan.spec, compile_options=options))
+        made.append(evaluator_of(plan, candidates.compiler, candidates.device))
+    baseline, winner = made
     workload, config = result.workload, result.config
     return (
         Built(baseline.baseline_request(workload).source, baseline.baseline_program(workload)),

@@ -12,11 +12,11 @@ from operator import itemgetter
 
 from markupsafe import Markup
 
-from tuner.model.config import Config, format_value
+from tuner.model.config import format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, LEFT_OUT, Resources, Stage, Status, Trial
+from tuner.model.trial import INITIAL, LEFT_OUT, Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
 from tuner.report.pages import write_pairs
@@ -257,18 +257,6 @@ def refused_lines(data: ReportData) -> list[str]:
     return [f"{describe_refused(trial)}: {reason}" for trial, reason in refused_trials(data)]
 
 
-def search_lines(data: ReportData) -> tuple[str, ...]:
-    """Say all that there is to say of the search but for its configs."""
-    return (
-        *protocol_lines(data),
-        *space_lines(data),
-        *never_worked_lines(data),
-        *early_end_lines(data),
-        *undecided_lines(data),
-        *refused_lines(data),
-    )
-
-
 def importances(data: ReportData) -> tuple[CandidateImportance, ...]:
     """Rank the parameters of every candidate that was searched, the winner's first.
 
@@ -433,9 +421,6 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
 
         return Field(Column(head, numeric=True), cell)
 
-    def used(trial: Trial) -> Resources:
-        return trial.resources or Resources(None)
-
     def spills(trial: Trial) -> int | None:
         known = trial.resources
         return None if known is None else known.spill_store_bytes + known.spill_load_bytes
@@ -446,12 +431,12 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
         return formatting.ratio(baseline_us / trial.time_us)
 
     def parameter(name: str) -> Field[Trial]:
-        def value(config: Config) -> str:
-            return format_value(config[name]) if name in config else "-"
-
         def cell(trial: Trial) -> Cell:
-            told = value(trial.config)
-            return Cell(told, css="differs" if told not in ("-", value(first)) else "")
+            told, told_first = (
+                format_value(config[name]) if name in config else "-"
+                for config in (trial.config, first)
+            )
+            return Cell(told, css="differs" if told not in ("-", told_first) else "")
 
         return Field(Column(name, css="value"), cell)
 
@@ -463,12 +448,10 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
         *map(parameter, formatting.varying(trial.config for trial in trials)),
     ]
     if not data.on_cpu:
+        occupancy = Column("Occupancy (limiter)", css="occupancy")
         fields += [
-            number("Registers", lambda trial: used(trial).registers),
-            Field(
-                Column("Occupancy (limiter)", css="occupancy"),
-                lambda trial: formatting.occupancy(trial.occupancy),
-            ),
+            number("Registers", lambda trial: trial.resources and trial.resources.registers),
+            Field(occupancy, lambda trial: formatting.occupancy(trial.occupancy)),
             number("Spills, bytes", spills),
         ]
     head = "Shared, bytes" if data.dynamic_shared_bytes else "Static shared, bytes"
