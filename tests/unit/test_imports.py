@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_035,
+    "core": 47_420,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
+    "tests": 83_090,
     "docs": 4_895,
 }
 

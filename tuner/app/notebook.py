@@ -62,7 +62,8 @@ class NotebookProgress:
     """Show bars under a notebook's cell, redrawn as often as anybody looks."""
 
     def __init__(self, display: Any) -> None:
-        self._display, self._shown = display, None
+        self._display = display
+        self._shown: Any = None
         self._phase: Phase | None = None
         self._drawn_s = 0.0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -42,7 +42,6 @@ def write_report(data: ReportData, path: Path) -> None:
 
 def render_report(data: ReportData) -> str:
     """Make the report's HTML; every text from outside is escaped."""
-    peers, importance = _peers(data), _importance(data)
     return render_page(
         "report.html.j2",
         ("style.css",),
@@ -50,33 +49,31 @@ def render_report(data: ReportData) -> str:
         data=data,
         # Those that most runs lack are imported where they are needed.
         section=lambda name: import_module(f"tuner.report.sections.{name}"),
-        importance=importance,
-        peers=peers,
-        plots=[*_draw_plots(data, importance, peers)],
         **{one.__name__: one for one in (formatting.common, formatting.shared_axes, write_table)},
+        **_draw(data),
     )
 
 
 def render_plots(data: ReportData) -> dict[str, Markup]:
     """Draw the plots of a report by their names, each with its question and caption."""
-    importance = _importance(data)
+    drawn = _draw(data)
     return {
-        plot.name: render_part("plot.html.j2", plot=plot, data=data, importance=importance)
-        for plot in _draw_plots(data, importance, _peers(data))
+        plot.name: render_part("plot.html.j2", plot=plot, data=data, **drawn)
+        for plot in drawn["plots"]
     }
 
 
-def _importance(data: ReportData) -> tuple[search.CandidateImportance, ...]:
+def _draw(data: ReportData) -> dict[str, Any]:
+    """Draw all plots, and give what they are drawn from and takes long to work out."""
     # Which configs are fast on a CPU decides nothing.
-    return () if data.on_cpu else search.importances(data)
+    importance = () if data.on_cpu else search.importances(data)
+    peers: tuple[PeersOn, ...] = ()
+    if data.peers:
+        from tuner.report.sections.dispatch import peers_on
 
-
-def _peers(data: ReportData) -> tuple[PeersOn, ...]:
-    if not data.peers:
-        return ()
-    from tuner.report.sections.dispatch import peers_on
-
-    return peers_on(data)
+        peers = peers_on(data)
+    plots = [*_draw_plots(data, importance, peers)]
+    return {"importance": importance, "peers": peers, "plots": plots}
 
 
 def _draw_plots(

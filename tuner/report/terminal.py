@@ -195,6 +195,16 @@ def _choose_columns(
             return Text("-" if r.surroundings else "only")
         return Text(micro(r.alone_us)).append(f" {formatting.ratio(r.alone_speedup)}", style="dim")
 
+    def timed(write: Callable[[Result], Text]) -> Callable[[Result], Text]:
+        return lambda r: Text("-", style="dim") if is_of_cpu(r) else write(r)
+
+    def ratio(r: Result) -> Text:
+        styles = {"faster": "bold green", "slower": "bold red"}
+        return Text(formatting.ratio(r.speedup), styles.get(formatting.significance(r), ""))
+
+    def interval(r: Result) -> Text:
+        return Text(formatting.interval(r.interval), style="dim")
+
     columns = [_Column("", "left", labels, needed=True)] if any(label for label, _ in rows) else []
     columns.append(_Column("workload", "left", names, needed=True))
     if any(result.candidate != INITIAL for result in results):
@@ -202,22 +212,11 @@ def _choose_columns(
     if all(map(is_of_cpu, results)):
         verified = "verified; a GPU has to time it"
         return [*columns, column("", lambda _: Text(verified, style="dim"), needed=True)]
-    styles = {"faster": "bold green", "slower": "bold red"}
     columns += [
         column(f"baseline\n{us}", lambda r: micro(r.baseline_us), needed=True),
         column(f"tuned\n{us}", lambda r: micro(r.tuned_us), needed=True),
-        column(
-            "speedup",
-            lambda r: Text(
-                formatting.ratio(r.speedup), style=styles.get(formatting.significance(r), "")
-            ),
-            needed=True,
-        ),
-        column(
-            "95 % interval",
-            lambda r: Text(formatting.interval(r.interval), style="dim"),
-            needed=True,
-        ),
+        column("speedup", timed(ratio), needed=True),
+        column("95 % interval", timed(interval), needed=True),
     ]
     if best:
         columns += [column("best peer\nus, against it", lambda r: _best_peer(best.get(r.workload)))]

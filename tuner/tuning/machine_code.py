@@ -72,13 +72,13 @@ def compare_code(before: Built, after: Built) -> tuple[tuple[int, int], tuple[Co
             text = next(rows[n - 1].strip() for rows, n in zip(texts, place, strict=True) if n)
             lines.append(CodeLine(text, *place, dict(old), dict(new)))
     lines.sort(key=lambda line: -abs(sum(line.after.values()) - sum(line.before.values())))
-    old, new = (sum(map(Counter.total, counted.values())) for counted in counts)
-    return (old, new), tuple(lines[:MOST_LINES])
+    first, second = (sum(map(Counter.total, counted.values())) for counted in counts)
+    return (first, second), tuple(lines[:MOST_LINES])
 
 
 def _pair_lines(before: list[str], after: list[str]) -> Iterator[Pair]:
-    same = [["".join(line.split()) for line in lines] for lines in (before, after)]
-    matcher = SequenceMatcher(None, *same, autojunk=False)
+    ours, theirs = (["".join(line.split()) for line in lines] for lines in (before, after))
+    matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
     for kind, begin, end, other_begin, other_end in matcher.get_opcodes():
         if kind == "equal":
             yield from zip(

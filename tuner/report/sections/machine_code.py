@@ -49,13 +49,13 @@ def _lines_table(of: MachineCodeCompared) -> Markup:
     return list_table(f"Machine code on {of.workload}", of.lines[:LINES_SHOWN], fields)
 
 
-def _class(opcode: str) -> str:
-    return class_of(Instruction(0, opcode))
-
-
 def _opcodes(counts: Mapping[str, int]) -> str:
     """Write accesses of memory first, then arithmetic: `LDG.E.128 x 2, FMUL`."""
-    ranked = sorted(counts.items(), key=lambda item: (_CLASSES.index(_class(item[0])), -item[1]))
+
+    def rank(item: tuple[str, int]) -> tuple[int, int]:
+        return _CLASSES.index(class_of(Instruction(0, item[0]))), -item[1]
+
+    ranked = sorted(counts.items(), key=rank)
     texts = [f"{name}\u00a0x\u00a0{count}" if count > 1 else name for name, count in ranked]
     rest = sum(count for _, count in ranked[OPCODES_SHOWN:])
     return ", ".join(texts[:OPCODES_SHOWN]) + (f", {rest} more" if rest else "") or "none"

@@ -53,7 +53,7 @@ def results_table(data: ReportData, *, sorts: bool = True) -> Markup:
             _number("Registers", lambda r: r.resources.registers if r.resources else None, str),
             Field(
                 Column("Occupancy (limiter)", css="occupancy"),
-                lambda r: Cell(formatting.occupancy(o := r.occupancy), o and o.share),
+                lambda r: Cell(formatting.occupancy(o := r.occupancy), o.share if o else None),
             ),
         ]
     if data.named:
@@ -71,12 +71,8 @@ def results_table(data: ReportData, *, sorts: bool = True) -> Markup:
 
 def _value_of(parameter: str) -> Callable[[Result], Cell]:
     def cell(result: Result) -> Cell:
-        if parameter not in result.config:
-            return Cell("-")
-        value = result.config[parameter]
-        return Cell(
-            format_value(value), float(value) if not isinstance(value, str) else None, "value"
-        )
+        value = result.config.get(parameter, "-")
+        return Cell(format_value(value), None if isinstance(value, str) else float(value), "value")
 
     return cell
 

@@ -403,15 +403,8 @@ def rejected_table(data: ReportData) -> Markup:
     return list_table("Rejected configs by reason", rejections(data)[:REASONS_SHOWN], fields)
 
 
-def fastest_tables(data: ReportData) -> list[tuple[Workload, Markup]]:
-    """Lay out the fastest configs of each workload, by the parameters that vary among them."""
-    return [
-        (workload, _fastest_table(data, workload, trials))
-        for workload, trials in fastest_configs(data)
-    ]
-
-
-def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...]) -> Markup:
+def fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...]) -> Markup:
+    """Lay out the fastest configs of a workload, by the parameters that vary among them."""
     baseline_us, first = data.baseline_us(workload), trials[0].config
 
     def number(head: str, write: Callable[[Trial], str | int | None]) -> Field[Trial]:
@@ -450,7 +443,7 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
     if not data.on_cpu:
         occupancy = Column("Occupancy (limiter)", css="occupancy")
         fields += [
-            number("Registers", lambda trial: trial.resources and trial.resources.registers),
+            number("Registers", lambda t: t.resources.registers if t.resources else None),
             Field(occupancy, lambda trial: formatting.occupancy(trial.occupancy)),
             number("Spills, bytes", spills),
         ]

@@ -194,8 +194,8 @@ def counts_by_kind(data: ReportData) -> dict[str, dict[str, int]]:
     counted: dict[str, dict[str, int]] = {}
     for row in _count_by_kind(of_winners(data)):
         of_kind = counted.setdefault(row.kind, dict.fromkeys(("passed", "failed", "not_run"), 0))
-        for verdict, count in zip(of_kind, (row.passed, row.failed, row.not_run), strict=True):
-            of_kind[verdict] += count
+        for verdict in of_kind:
+            of_kind[verdict] += getattr(row, verdict)
     return counted
 
 
