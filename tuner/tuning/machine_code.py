@@ -78,7 +78,7 @@ def compare_code(before: Built, after: Built) -> tuple[tuple[int, int], tuple[Co
 
 def _pair_lines(before: list[str], after: list[str]) -> Iterator[Pair]:
     ours, theirs = (["".join(line.split()) for line in lines] for lines in (before, after))
-    matcher = SequenceMatcher(None, ours, theirs, autojunk=False)
+    matcher = SequenceMatcher(None, ours, theirs)
     for kind, begin, end, other_begin, other_end in matcher.get_opcodes():
         if kind == "equal":
             yield from zip(
