@@ -143,10 +143,10 @@ def test_a_notebook_shows_bars_then_the_verdict_the_table_and_plots(
     assert str(done.results[0].tuned_us) not in page  # three or four digits are enough
     assert repr(done).startswith("<silu_and_mul: RECORDED on NVIDIA H200")
     plot = done.plot()
-    assert plot.svg.startswith("<svg")
+    assert "<svg" in plot.html
     assert "Where is it faster?" in plot._repr_html_()
     assert {"time", "search", "occupancy"} == {
-        name for name in ("time", "search", "occupancy") if done.plot(name).svg
+        name for name in ("time", "search", "occupancy") if done.plot(name).html
     }
     with pytest.raises(InputError, match=r"no plot 'nonsense'\n.*plots: time, .*speedup"):
         done.plot("nonsense")
