@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +86,7 @@ def test_a_session_is_gone_on_with_only_as_it_began(checkout: Path) -> None:
     again = tuner.tune(session="mine", trials=4)
     assert again.results == done.results
     assert list(again.winners()["T"]) == [1]
-    assert "baseline_us" in again._repr_html_()
+    assert "Baseline us" in again._repr_html_()
     with pytest.raises(SessionError, match="--seed: not what the session was started with"):
         tuner.tune(session="mine", seed=5)
     with pytest.raises(InputError, match=r"nothing was tuned for T=2,D=14336\n.*T=1,D=14336"):
@@ -103,3 +105,63 @@ def test_a_draft_is_of_the_kernel_and_the_instantiation_that_are_asked_for(
     with pytest.raises(InputError, match="left in the draft for two"):
         tuner.tune("k.cu", kernel="two", instantiate="two<float>", include="csrc")
     assert "- kernel: two<float>" in Path("search_spaces/k.yaml").read_text()
+
+
+class Shown:
+    """What a notebook's kernel was asked to display, and to draw again."""
+
+    def __init__(self) -> None:
+        self.drawn: list[Any] = []
+
+    def display(self, value: Any, *, display_id: bool) -> Shown:
+        assert display_id
+        self.drawn.append(value)
+        return self
+
+    def update(self, value: Any) -> None:
+        self.drawn.append(value)
+
+
+def test_a_notebook_shows_bars_then_the_verdict_the_table_and_plots(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Shown()
+    kernel = SimpleNamespace(kernel=object())
+    notebook = SimpleNamespace(get_ipython=lambda: kernel)
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.display))
+    done = tuner.tune(SILU, device="recorded", trials=4, workloads=[WORKLOAD], session="mine")
+    assert not capsys.readouterr().out
+    first, last = shown.drawn[0], shown.drawn[-1]
+    assert repr(first) == "silu_and_mul: measuring the baseline, 0 of 0 trials"
+    assert repr(last) == "silu_and_mul: done, 4 of 4 trials"
+    assert '<progress max="4" value="4">' in last._repr_html_()
+
+    page = done._repr_html_()
+    assert "RECORDED on NVIDIA H200" in page
+    assert f"{done.results[0].speedup:.2f}x" in page
+    assert str(done.results[0].tuned_us) not in page  # three or four digits are enough
+    assert repr(done).startswith("<silu_and_mul: RECORDED on NVIDIA H200")
+    plot = done.plot()
+    assert "<svg" in plot.html
+    assert "Where is it faster?" in plot._repr_html_()
+    assert {"time", "search", "occupancy"} == {
+        name for name in ("time", "search", "occupancy") if done.plot(name).html
+    }
+    with pytest.raises(InputError, match=r"no plot 'nonsense'\n.*plots: time, .*speedup"):
+        done.plot("nonsense")
+
+
+def test_nothing_is_shown_without_a_notebook_or_where_somebody_listens(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = SimpleNamespace(get_ipython=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "IPython", terminal)
+    seen: list[object] = []
+    question = {"device": "recorded", "trials": 2, "workloads": [WORKLOAD]}
+    tuner.tune(SILU, session="terminal", **question)
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=None))
+    tuner.tune(SILU, session="heard", progress=seen.append, **question)
+    assert seen

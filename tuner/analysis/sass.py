@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from itertools import chain, pairwise
@@ -268,6 +268,22 @@ def codes(
     )
 
 
+def opcodes_by_line(text: str, symbols: Iterable[str]) -> Mapping[int, Counter[str]]:
+    """Count the opcodes that each line of the compiled source became, in kernels by their symbols.
+
+    Functions that a kernel calls count as its own, what inlines a line of a header as the line that
+    it was inlined into.
+    """
+    functions = read(text)
+    called = (_list_callees(functions, symbol) for symbol in symbols if symbol in functions)
+    by_line: dict[int, Counter[str]] = {}
+    for name in dict.fromkeys(chain.from_iterable(called)):
+        for instruction in _working(functions[name]):
+            if instruction.line is not None:
+                by_line.setdefault(instruction.line, Counter())[instruction.opcode] += 1
+    return by_line
+
+
 def hot_lines(
     text: str, symbol: str, samples: Mapping[int, int], lines: Sequence[int]
 ) -> tuple[tuple[int, float], ...]:
@@ -306,6 +322,17 @@ def _list_callees(functions: Mapping[str, Function], symbol: str) -> list[str]:
     return reached
 
 
+def _working(function: Function) -> Iterator[Instruction]:
+    """List the instructions without what fills up the last line of code, and the trap before it."""
+    for instruction in function.instructions:
+        aims = [function.labels.get(target) for target in instruction.targets]
+        trap = instruction.family == "BRA" and not instruction.predicate
+        if trap and aims == [instruction.offset]:
+            continue
+        if instruction.family != "NOP" and instruction.predicate not in _NEVER:
+            yield instruction
+
+
 def _code(
     name: str, functions: Sequence[Function], lines: Sequence[int], executed: Mapping[int, int]
 ) -> MachineCode:
@@ -318,16 +345,7 @@ def _code(
     ran_at: Counter[tuple[int, str]] = Counter()
     for number, function in enumerate(functions):
         loops = frozenset(chain.from_iterable(innermost_loops(function)))
-        for instruction in function.instructions:
-            # Tell what fills up the last line of code, and the trap before it.
-            aims = [function.labels.get(target) for target in instruction.targets]
-            trap = (
-                instruction.family == "BRA"
-                and not instruction.predicate
-                and aims == [instruction.offset]
-            )
-            if trap or instruction.family == "NOP" or instruction.predicate in _NEVER:
-                continue
+        for instruction in _working(function):
             kind = class_of(instruction)
             mix[kind] += 1
             loop_mix[kind] += instruction.offset in loops

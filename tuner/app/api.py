@@ -22,6 +22,7 @@ from tuner.session.store import DATABASE
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tuner.app.notebook import Picture
     from tuner.dispatch.table import Exported
     from tuner.report.data import ReportData
 
@@ -118,8 +119,21 @@ class TuningResult:
             for one in self.results
         )
 
+    def __repr__(self) -> str:
+        from tuner.report.sections.summary import headline
+
+        return f"<{self.data.kernel}: {headline(self.data)} {self.folder}>"
+
     def _repr_html_(self) -> str:
-        return str(self.winners().to_html(index=False, float_format="{:.4g}".format))
+        from tuner.app.notebook import show
+
+        return show(self.data)
+
+    def plot(self, name: str = "speedup") -> Picture:
+        """Draw one of the report's plots, which a notebook shows; an unknown name lists them."""
+        from tuner.app.notebook import draw
+
+        return draw(self.data, name)
 
     def to_json(self) -> dict[str, object]:
         """Return the object that `tune --json` prints."""
@@ -209,7 +223,9 @@ def tune(source: Path | str | None = None, /, *arrays: Any, **keywords: Any) -> 
     """
     if arrays:
         return plugins.load(plugins.ARRAYS, "arrays")(source, *arrays, **keywords)
-    listener = _Listener(keywords.pop("progress", None))
+    from tuner.app.notebook import notebook_progress
+
+    listener = _Listener(keywords.pop("progress", None) or notebook_progress())
     calling = {one.name for one in settings_in(CallSettings)} & keywords.keys()
     call = read(CallSettings, {name: keywords.pop(name) for name in calling})
     folder = None if call.session is None else Path(call.session)

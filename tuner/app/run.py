@@ -39,6 +39,7 @@ from tuner.tuning.evaluator import Candidates
 from tuner.tuning.executor import short_switch_interval
 from tuner.tuning.finals import Finals
 from tuner.tuning.keep_bits import keep_known_bits
+from tuner.tuning.machine_code import compare_winner
 from tuner.tuning.progress import Moment, ProgressTracker
 from tuner.tuning.run import (
     Run,
@@ -197,6 +198,7 @@ def tune(
             work_in_queues(device, workloads, decide)
         tracker.announce("checks")
         finals.confirm()
+        compare_winner(run)
         strength(run)
     except (KeyboardInterrupt, AwaitedError, DeviceLost, ClusterLost):
         session.mark("interrupted")

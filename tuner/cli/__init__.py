@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "Check a search space and its template; no GPU is needed.",
     "render": "Print the CUDA source of one config.",
     "verify": "Repeat the verification of a session's winners.",
+    "ncu": "Write a program of baseline and winner for Nsight Compute.",
     "show": "Print the results of a session whole.",
     "report": "Write the report of a session.",
     "mcp": "Serve the rounds to a coding agent, over the Model Context Protocol.",

@@ -13,6 +13,7 @@ from click.exceptions import Exit
 from tuner.cli import options
 from tuner.cli.exits import NOT_SHOWN, stdout_kept_for_result
 from tuner.model.trial import Status
+from tuner.report.serial import pick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,17 +75,13 @@ def command(
 def as_object(found: SpaceCheck) -> dict[str, object]:
     """Make the object that `--json` prints."""
     rows = found.spec.rows
+    own = "kernel=spec.name space=spec.path target=target.architecture compiler combinations"
+    findings = [(proof, finding) for proof in found.proofs for finding in proof.findings]
     return {
-        "kernel": found.spec.name,
-        "space": str(found.spec.path),
-        "target": found.target.architecture,
-        "compiler": found.compiler,
-        "combinations": found.combinations,
+        **pick(found, own),
         "workloads": [
             {
-                "workload": workload.values,
-                "held_out": workload.held_out,
-                "valid": valid,
+                **pick(workload, "workload=values held_out", valid=valid),
                 "searched": found.searched[workload],
                 **({"valid_is_estimate": True} if workload in found.estimated else {}),
             }
@@ -92,12 +89,11 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
         ],
         **({"rows": {"axis": rows.axis, "outputs": [*rows.outputs]}} if rows else {}),
         "arguments": [
-            {"workload": str(proof.workload), "argument": finding.argument, "shown": finding.text}
-            for proof in found.proofs
-            for finding in proof.findings
+            {"workload": str(proof.workload), **pick(finding, "argument shown=text")}
+            for proof, finding in findings
         ],
         "compared": [
-            {"workload": str(proof.workload), "kinds": list(proof.compared)}
+            {"workload": str(proof.workload), **pick(proof, "kinds=compared")}
             for proof in found.proofs
             if proof.compared
         ],
@@ -165,17 +161,13 @@ def _fitting(found: SpaceCheck) -> int:
 
 
 def _describe_trial(trial: Trial) -> dict[str, object]:
-    resources, occupancy = trial.resources, trial.occupancy
+    # What no device was asked for is no failure here.
+    compiled = {"status": "compiled", "reason": ""} if trial.status is Status.NOT_RECORDED else {}
     return {
-        "config": dict(trial.config),
-        "workload": trial.workload.values,
-        # What no device was asked for is no failure here.
-        "status": "compiled" if trial.status is Status.NOT_RECORDED else trial.status,
-        "reason": "" if trial.status is Status.NOT_RECORDED else trial.reason,
-        "registers": None if resources is None else resources.registers,
-        "spill_bytes": None if resources is None else _count_spill_bytes(trial),
-        "occupancy": None if occupancy is None else occupancy.share,
-        "limiter": None if occupancy is None else occupancy.limiter,
+        **pick(trial, "config workload status reason registers=resources.registers"),
+        **compiled,
+        "spill_bytes": None if trial.resources is None else _count_spill_bytes(trial),
+        **pick(trial, "occupancy=occupancy.share limiter=occupancy.limiter"),
     }
 
 

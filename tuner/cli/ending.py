@@ -17,6 +17,7 @@ from tuner.model.errors import SessionError, TunerError
 from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.sections.summary import headline
+from tuner.report.serial import pick
 from tuner.report.terminal import best_so_far, config_lines, results_table, so_far_table
 
 if TYPE_CHECKING:
@@ -58,13 +59,10 @@ def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, obje
     """Make what `--json` says of the agent beside its rounds; `failure` is what ended them."""
     assert data.author is not None
     spent = _sum_spending(data)
+    read = pick(spent, "read=input cached written=output") if spent else None
     return {
-        "name": data.author.agent,
-        "models": list(data.author.models),
-        "policy": data.author.policy,
-        "tokens": None
-        if spent is None
-        else {"read": spent.input, "cached": spent.cached, "written": spent.output},
+        **pick(data.author, "name=agent models policy"),
+        "tokens": read,
         "cost": None if spent is None else spent.cost,
         "failure": None if failure is None else str(failure),
     }
@@ -90,10 +88,10 @@ def _end(one: RoundData, *, comparable: bool) -> str:
 def _sum_spending(data: ReportData) -> Spent | None:
     if not data.rounds:
         return None
-    from tuner.report.rounds import Spent
+    from tuner.report.sections.rounds import total
 
-    total = sum((ended.spent for ended in data.rounds), Spent())
-    return total if total.replies else None
+    spent = total(data)
+    return spent if spent.replies else None
 
 
 def _short(text: str) -> str:
@@ -252,11 +250,8 @@ def _notes(data: ReportData, peers: Sequence[PeersOn]) -> list[str]:
         *search.undecided_lines(data),
         *(f"refused        {line}" for line in search.refused_lines(data)),
         f"verification   {summary.verdict(data)}" if data.evaluator and data.results else "",
-        f"accuracy       {off}" if (off := summary.accuracy(data)) else "",
         *summary.strength_lines(data),
-        f"extremes       left out: {less}" if (less := summary.extremes_left_out(data)) else "",
-        f"constant       {held}" if (held := summary.constant_inputs(data)) else "",
-        f"timed calls    {same}" if (same := summary.unvaried_inputs(data)) else "",
+        *(f"{name:14} {text}" for name, text in summary.facts(data) if name != summary.ON_THE_CPU),
         *search.protocol_lines(data),
         *search.space_lines(data),
         *search.never_worked_lines(data),

@@ -12,6 +12,7 @@ from click.exceptions import Exit
 
 from tuner.cli import options
 from tuner.cli.exits import stdout_kept_for_result
+from tuner.report.serial import pick_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,17 +63,7 @@ def as_object(folder: Path, checks: Sequence[Check]) -> dict[str, object]:
     return {
         "session": str(folder),
         "passed": not any(check.passed is False for check in checks),
-        "checks": [
-            {
-                "kind": check.kind,
-                "workload": check.workload.values,
-                "config": dict(check.config),
-                "passed": check.passed,
-                "reason": check.reason,
-                "device": check.device,
-            }
-            for check in checks
-        ],
+        "checks": pick_each(checks, "kind workload config passed reason device"),
     }
 
 

@@ -13,30 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.console import Console, Live, is_wide
+from tuner.model.progress import PHASES
 from tuner.model.trial import Status
 from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
 
     from tuner.model.kernel import Workload
     from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 
-PHASES: Mapping[Phase, str] = {
-    "baseline": "measuring the baseline",
-    "search": "searching",
-    "agent": "with the agent",
-    "candidate": "checking a new candidate",
-    "profile": "profiling",
-    "energy": "measuring the energy",
-    "finals": "measuring the finalists against the baseline",
-    "checks": "checking the winners",
-    "mutants": "breaking the baseline, to see what verification catches",
-    "done": "done",
-}
 # Before the first of them; a kernel without a search space is drafted then.
 OPENING = "reading the kernel and opening the device"
 # What a run waits for, by the last words of what `tuner.process.tally` calls it.
@@ -83,38 +72,20 @@ def make_view(console: Console, *, quiet: bool) -> View:
     from tuner.app.progress_lines import progress_writer
 
     live = console.is_terminal and not console.is_dumb_terminal
-    shown = View() if quiet else WaitingView(LiveView(console) if live else PlainView(console))
+    shown = View() if quiet else LiveView(console) if live else PlainView(console)
     writer = progress_writer()
-    return shown if writer is None else ToldView(shown, writer)
-
-
-class ToldView(View):
-    """Show each snapshot, and pass it on to another listener."""
-
-    def __init__(self, shown: View, listener: Listener) -> None:
-        self._shown, self._listener = shown, listener
-
-    def update(self, progress: Progress) -> None:
-        """Take the next snapshot."""
-        self._shown.update(progress)
-        self._listener.update(progress)
-
-    def __enter__(self) -> Self:
-        self._shown.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._shown.__exit__(*exception)
+    return shown if quiet and writer is None else WaitingView(shown, writer)
 
 
 class WaitingView(View):
     """Show each snapshot, and say what is waited for where none comes for a while.
 
-    It is said again where it is something else by then, or has taken twice as long.
+    Each is passed on to another `listener`, too. What is waited for is said again where it is
+    something else by then, or has taken twice as long.
     """
 
-    def __init__(self, shown: View) -> None:
-        self._shown = shown
+    def __init__(self, shown: View, listener: Listener | None = None) -> None:
+        self._shown, self._listener = shown, listener
         self._last: Progress | None = None
         self._since_s, self._said_s = time.monotonic(), 0.0
         self._said = ""
@@ -126,6 +97,8 @@ class WaitingView(View):
             self._last, self._since_s = progress, time.monotonic()
             self._said, self._said_s = "", 0.0
             self._shown.update(progress)
+        if self._listener is not None:
+            self._listener.update(progress)
 
     def __enter__(self) -> Self:
         self._shown.__enter__()

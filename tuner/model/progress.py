@@ -22,6 +22,18 @@ Phase = Literal[
     "mutants",
     "done",
 ]
+PHASES: Mapping[Phase, str] = {
+    "baseline": "measuring the baseline",
+    "search": "searching",
+    "agent": "with the agent",
+    "candidate": "checking a new candidate",
+    "profile": "profiling",
+    "energy": "measuring the energy",
+    "finals": "measuring the finalists against the baseline",
+    "checks": "checking the winners",
+    "mutants": "breaking the baseline, to see what verification catches",
+    "done": "done",
+}
 
 
 @dataclass(frozen=True, slots=True)

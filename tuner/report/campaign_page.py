@@ -31,20 +31,15 @@ def render_campaign(
     logs: set[str],
 ) -> str:
     """Make the page's HTML; every text from outside is escaped."""
-    ended = [one.outcome for one in states if one.outcome and one.status == "done"]
-    speedups = [one.speedup for one in ended if one.speedup is not None]
+    outcomes = [one.outcome for one in states if one.outcome and one.status == "done"]
+    speedups = [one.speedup for one in outcomes if one.speedup is not None]
     return render_page(
         "campaign.html.j2",
         ("style.css", "campaign.css"),
         name=name,
         states=states,
-        done=sum(one.status == "done" for one in states),
-        failed=sum(one.status == "failed" for one in states),
         measured=len(speedups),
         speedup=geometric_mean(speedups) if speedups else None,
-        devices=sorted({one.outcome.device for one in states if one.outcome}),
-        trials=sum(one.outcome.trials for one in states if one.outcome),
-        busy_s=sum(one.seconds for one in states),
         wall_s=wall_s,
         reports=reports,
         logs=logs,

@@ -37,9 +37,11 @@ from tuner.model.trial import (
 )
 from tuner.model.trial import fastest as timed_trials
 from tuner.process.files import read_text
+from tuner.report.mutation_score import MutationScore, load_score
 from tuner.session.events import (
     Event,
     HomesChosen,
+    MachineCodeCompared,
     ReferenceTimed,
     SearchEnded,
     SpacePruned,
@@ -55,7 +57,6 @@ from tuner.tuning.run import undecided_of
 
 if TYPE_CHECKING:
     from tuner.dispatch.table import CurvePoint, DispatchTable
-    from tuner.report.mutation_score import MutationScore
     from tuner.report.rounds import AuthorData, RoundData
     from tuner.session.events import Profiled
 
@@ -184,6 +185,7 @@ class ReportData:
     dispatch: Dispatch | None = None
     peers: tuple[PeerTrial, ...] = ()
     surroundings: Mapping[str, str] = field(default_factory=dict)
+    machine_code: tuple[MachineCodeCompared, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -348,7 +350,7 @@ def from_session(
         evaluator=environment.get("evaluator", ""),
         verified_by=session.verified_by,
         checks=tuple(session.checks()),
-        mutation=_mutation_score(session),
+        mutation=load_score(session.directory),
         candidates=tuple(
             Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
             for one in session.candidates()
@@ -365,6 +367,7 @@ def from_session(
         # Who is faster, of variants or peers, no CPU can say.
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
+        machine_code=tuple(session.events(MachineCodeCompared)),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
@@ -429,14 +432,6 @@ def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float
     capability = int(known[1]), int(known[2])
     gflops = peak_gflops(capability, int(multiprocessors), peak)
     return None if gflops is None else (peak, gflops)
-
-
-def _mutation_score(session: Session) -> MutationScore | None:
-    if not (session.directory / "mutation.json").exists():
-        return None  # as in nearly every session
-    from tuner.report.mutation_score import load_score
-
-    return load_score(session.directory)
 
 
 def _dispatch(session: Session) -> Dispatch | None:

@@ -22,10 +22,8 @@ MOST_WORKLOAD_CHARS = 28
 
 
 def round_value(value: float | None) -> float | None:
-    return None if value is None else _round(value)
-
-
-def _round(value: float) -> float:
+    if value is None:
+        return None
     return round(value, DIGITS) if abs(value) >= SMALL else float(f"{value:.{DIGITS}g}")
 
 

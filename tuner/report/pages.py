@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -37,6 +38,19 @@ def render_page(
     return _environment().get_template(template).render(**inside, **values)
 
 
+def render_part(template: str, **values: object) -> Markup:
+    """Render a piece of a page; every text from outside is escaped."""
+    return Markup(_environment().get_template(template).render(**values))
+
+
+def fragment(html: Markup) -> str:
+    """Put a piece of a page into somebody else's, with its style, which holds inside it alone."""
+    style = files("tuner.report").joinpath("style.css").read_text("utf-8")
+    for own in (":root", "body"):
+        style = re.sub(rf"^( *){own} {{", r"\1& {", style, flags=re.MULTILINE)
+    return f'<style>.tune-part {{ {style} }}</style><div class="tune-part">{html}</div>'
+
+
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
@@ -52,8 +66,8 @@ def write_page(html: str, path: Path) -> None:
 
 
 def draw(chart: str, **values: object) -> Markup:
-    """Draw `chart`.svg.j2; every text from outside is escaped."""
-    return Markup(_environment().get_template(f"{chart}.svg.j2").render(**values))
+    """Draw `chart`.svg.j2."""
+    return render_part(f"{chart}.svg.j2", **values)
 
 
 @cache
@@ -66,7 +80,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     numbers = (formatting.ratio, formatting.percent, formatting.seconds, formatting.significant)
-    texts = (formatting.interval, formatting.shorten_text, formatting.cut, formatting.printable)
+    texts = (
+        formatting.interval,
+        formatting.shorten_text,
+        formatting.cut,
+        formatting.printable,
+        formatting.times,
+    )
     environment.filters.update({one.__name__: one for one in (*numbers, *texts)})
     environment.filters.update(us=formatting.microseconds, pairs=write_pairs)
     environment.filters.update(n=formatting.coordinate, tick=formatting.tick_label)

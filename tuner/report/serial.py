@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from pathlib import Path
 
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
@@ -18,6 +20,8 @@ def plain(value: object) -> object:
         return round_value(value)
     if value is None or isinstance(value, str | int):
         return value
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, Workload):
         return value.values
     if isinstance(value, Config):
@@ -30,10 +34,18 @@ def plain(value: object) -> object:
 
 
 def pick(source: object, names: str, **others: object) -> dict[str, object]:
-    """Make an object of some attributes, by name; `KEY=NAME` renames, and `others` are put last.
+    """Make an object of some attributes, by name; `KEY=PATH.TO.NAME` renames, `others` come last.
 
-    Where there is no `source` they are null.
+    What belongs to nothing is null.
     """
     pairs = [name.partition("=") for name in names.split()]
-    found = {key: getattr(source, name or key, None) for key, _, name in pairs}
+    found = {key: reduce(_of, (name or key).split("."), source) for key, _, name in pairs}
     return {key: plain(value) for key, value in {**found, **others}.items()}
+
+
+def pick_each(sources: Iterable[object], names: str) -> list[dict[str, object]]:
+    return [pick(source, names) for source in sources]
+
+
+def _of(source: object, name: str) -> object:
+    return None if source is None else getattr(source, name)

@@ -106,9 +106,8 @@ def _write_head(column: Column, *, sorts: bool) -> str:
 
 def _write_cells(row: Sequence[Cell | str | int], heads: Sequence[Column]) -> Iterable[str]:
     for index, (cell, head) in enumerate(zip(row, heads, strict=False)):
-        one = (
-            cell if isinstance(cell, Cell) else Cell(cell if isinstance(cell, str) else f"{cell:,}")
-        )
+        one = Cell(f"{cell:,}") if isinstance(cell, int) else cell
+        one = Cell(one) if isinstance(one, str) else one
         text = one.text if isinstance(one.text, Markup) else escape(printable(one.text))
         classes = _class_of("n" if head.numeric else "", head.css, one.css)
         value = "" if one.value is None else f' data-value="{one.value:.6g}"'

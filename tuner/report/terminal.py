@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, Occupancy, Result, Trial
+from tuner.model.trial import INITIAL, Result, Trial
 from tuner.report import formatting
 from tuner.report.data import ReportData, fastest, is_of_cpu, roofline_of
 from tuner.report.sections.bits import bits_json
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 # Of a config: in less room its line would break into a column of words.
 CONFIG_COLUMNS = 44
+# What a table of trials tells of them.
+RESOURCES = ("registers", "spill_store_bytes", "serialized_wgmma", "static_shared_bytes")
 KEPT, HELD_OUT = "baseline kept", "held out"
 
 
@@ -181,12 +183,27 @@ def _choose_columns(
     labels, results = [Text(label, style="dim") for label, _ in rows], [r for _, r in rows]
     best = {one.workload: one for one in peers if one.best is not None}
     around = any(result.surroundings for result in results)
-    us = "chain us" if around else "us"
+    us, micro = "chain us" if around else "us", formatting.microseconds
 
     def column(
         head: str, write: Callable[[Result], Text | str], *, needed: bool = False
     ) -> _Column:
         return _Column(head, "right", [write(one) for one in results], needed)
+
+    def alone(r: Result) -> Text:
+        if r.alone_us is None or r.alone_speedup is None:
+            return Text("-" if r.surroundings else "only")
+        return Text(micro(r.alone_us)).append(f" {formatting.ratio(r.alone_speedup)}", style="dim")
+
+    def timed(write: Callable[[Result], Text]) -> Callable[[Result], Text]:
+        return lambda r: Text("-", style="dim") if is_of_cpu(r) else write(r)
+
+    def ratio(r: Result) -> Text:
+        styles = {"faster": "bold green", "slower": "bold red"}
+        return Text(formatting.ratio(r.speedup), styles.get(formatting.significance(r), ""))
+
+    def interval(r: Result) -> Text:
+        return Text(formatting.interval(r.interval), style="dim")
 
     columns = [_Column("", "left", labels, needed=True)] if any(label for label, _ in rows) else []
     columns.append(_Column("workload", "left", names, needed=True))
@@ -195,20 +212,25 @@ def _choose_columns(
     if all(map(is_of_cpu, results)):
         verified = "verified; a GPU has to time it"
         return [*columns, column("", lambda _: Text(verified, style="dim"), needed=True)]
-    micro = formatting.microseconds
     columns += [
         column(f"baseline\n{us}", lambda r: micro(r.baseline_us), needed=True),
         column(f"tuned\n{us}", lambda r: micro(r.tuned_us), needed=True),
-        column("speedup", _speedup, needed=True),
-        column("95 % interval", _interval, needed=True),
+        column("speedup", timed(ratio), needed=True),
+        column("95 % interval", timed(interval), needed=True),
     ]
     if best:
         columns += [column("best peer\nus, against it", lambda r: _best_peer(best.get(r.workload)))]
     columns += [column("roof-\nline", lambda r: _dash(roofline_of(r), formatting.percent))]
     if around:
-        columns += [column("alone\nus", _alone)]
+        columns += [column("alone\nus", alone)]
     columns += [
-        column("occupancy,\nlimited by", lambda r: _dash(r.occupancy, _occupancy)),
+        column(
+            "occupancy,\nlimited by",
+            lambda r: _dash(
+                r.occupancy,
+                lambda o: Text(formatting.percent(o.share)).append(f" {o.limiter}", style="dim"),
+            ),
+        ),
         column("regs", lambda r: _dash(r.resources and r.resources.registers, str)),
     ]
     left = width - sum(one.width for one in columns if one.needed)
@@ -254,8 +276,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         "surroundings": dict(data.surroundings),
         "workloads": [
             {
-                **pick(one.workload, "workload=values held_out"),
-                **pick(one, "baseline_us tuned_us"),
+                **pick(one, "workload held_out=workload.held_out baseline_us tuned_us"),
                 **pick(
                     None if data.on_cpu else one,
                     "speedup interval",
@@ -266,8 +287,7 @@ def json_of(data: ReportData) -> dict[str, object]:
                 **pick(None if data.on_cpu else one, "alone_speedup"),
                 "serves": server_of(data.dispatch, one),
                 "roofline": plain(roofline_of(one)),
-                **pick(one, "candidate config"),
-                **pick(one.resources, "registers"),
+                **pick(one, "candidate config registers=resources.registers"),
                 "occupancy": None if one.occupancy is None else one.occupancy.share,
                 **({"peers": peers[one.workload]} if one.workload in peers else {}),
                 **({"gpu": name} if (name := device_of(data, one)) else {}),
@@ -283,11 +303,11 @@ def json_of(data: ReportData) -> dict[str, object]:
 
 
 def _round_json(one: RoundData) -> dict[str, object]:
-    spent, record = one.spent, one.record
+    record = one.record
     return {
         **pick(one, "round=number", answer=record.answer or None, end=one.end),
         **pick(record, "candidate", base=record.base or None),
-        **pick(record.idea, "hypothesis change"),
+        **pick(record, "hypothesis=idea.hypothesis change=idea.change"),
         "expectations": [
             {
                 **pick(moved, "metric", workload=moved.workload or None),
@@ -297,11 +317,10 @@ def _round_json(one: RoundData) -> dict[str, object]:
             }
             for moved in one.expected
         ],
-        **pick(one, "speedup over_base"),
-        **pick(one.gain, "default_speedup=default search_gain=search"),
+        **pick(one, "speedup over_base default_speedup=gain.default search_gain=gain.search"),
         "refused": list(record.problems),
-        "tokens": pick(spent, "input cached output"),
-        "cost": None if spent.cost is None else round(spent.cost, 6),
+        "tokens": pick(one.spent, "input cached output"),
+        "cost": None if one.spent.cost is None else round(one.spent.cost, 6),
     }
 
 
@@ -320,29 +339,6 @@ def _best_peer(peers: PeersOn | None) -> Text:
     return text.append(" ").append(formatting.ratio(best.speedup), style=style)
 
 
-def _alone(result: Result) -> Text:
-    if result.alone_us is None or result.alone_speedup is None:
-        return Text("-" if result.surroundings else "only")
-    us, speedup = formatting.microseconds(result.alone_us), formatting.ratio(result.alone_speedup)
-    return Text(us).append(f" {speedup}", style="dim")
-
-
-def _speedup(result: Result) -> Text:
-    if is_of_cpu(result):
-        return Text("-", style="dim")
-    label = formatting.significance(result)
-    style = {"faster": "bold green", "slower": "bold red"}.get(label, "")
-    return Text(formatting.ratio(result.speedup), style=style)
-
-
-def _interval(result: Result) -> Text:
-    return Text("-" if is_of_cpu(result) else formatting.interval(result.interval), style="dim")
-
-
-def _occupancy(occupancy: Occupancy) -> Text:
-    return Text(formatting.percent(occupancy.share)).append(f" {occupancy.limiter}", style="dim")
-
-
 def trials_frame(data: ReportData) -> DataFrame:
     """Lay the trials out, one a row in the order they ended.
 
@@ -354,25 +350,22 @@ def trials_frame(data: ReportData) -> DataFrame:
 
     rows = []
     for trial, elapsed_s in data.records:
-        resources, occupancy, measurement = trial.resources, trial.occupancy, trial.measurement
         head = {
             "elapsed_s": round(elapsed_s, 3),
             "stage": trial.stage,
             "candidate": trial.candidate,
         }
+        measurement = trial.measurement
         rest = {
             **{f"config.{name}": value for name, value in trial.config.items()},
             "status": trial.status.value,
             "reason": trial.reason,
             "time_us": trial.time_us,
             "samples": None if measurement is None else len(measurement.times_us),
-            "stopped_early": None if measurement is None else measurement.stopped_early,
-            "registers": None if resources is None else resources.registers,
-            "spill_store_bytes": None if resources is None else resources.spill_store_bytes,
-            "serialized_wgmma": None if resources is None else resources.serialized_wgmma,
-            "static_shared_bytes": None if resources is None else resources.static_shared_bytes,
-            "occupancy": None if occupancy is None else occupancy.share,
-            "limited_by": None if occupancy is None else occupancy.limiter,
+            "stopped_early": getattr(measurement, "stopped_early", None),
+            **{name: getattr(trial.resources, name, None) for name in RESOURCES},
+            "occupancy": getattr(trial.occupancy, "share", None),
+            "limited_by": getattr(trial.occupancy, "limiter", None),
         }
         own = head.keys() | rest.keys()
         axes = {f"axis.{n}" if n in own else n: size for n, size in trial.workload.values.items()}

@@ -209,6 +209,35 @@ class Profiled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line of source whose machine code differs: its numbers, and its opcodes with their counts.
+
+    A number is None where that source has no such line.
+    """
+
+    text: str
+    line_before: Count | None
+    line_after: Count | None
+    before: Mapping[str, Count]
+    after: Mapping[str, Count]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCodeCompared(Event):
+    """The machine code of a winner beside the baseline's: the lines that differ most, and all.
+
+    `instructions` counts those of the baseline and of the winner.
+    """
+
+    candidate: str
+    workload: str
+    config: Mapping[str, Value]
+    architecture: str
+    instructions: tuple[Count, Count]
+    lines: tuple[CodeLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SearchEnded(Event):
     """A search ended before its budget: its searcher expected too little, or it was `late`."""
 
@@ -320,6 +349,7 @@ EVENTS: Mapping[str, type[Event]] = {
     "refused": RoundRefused,
     "idle": AgentIdle,
     "profile": Profiled,
+    "machine code": MachineCodeCompared,
     "search ended": SearchEnded,
     "undecided": LeftUndecided,
     "space pruned": SpacePruned,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tuner.analysis.sass import find_nvdisasm
 from tuner.app import run
 from tuner.app.run import tune
 from tuner.device.base import BITS_DIFFER, DIFFERS, Outcome
@@ -16,6 +17,7 @@ from tuner.model.errors import KernelError, SpaceError, TemplateError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Result, Status, Trial
 from tuner.search.factory import EXHAUSTIVE_BELOW
+from tuner.session.events import MachineCodeCompared
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
@@ -53,6 +55,15 @@ def ran(make_plan, make_session, compiler, listener):
             return Ran(plan, session, tune(plan, session=session, **run), device)
 
     return run
+
+
+@pytest.mark.skipif(find_nvdisasm() is None, reason="there is no disassembler")
+def test_the_machine_code_of_the_winner_of_most_workloads_is_compared_once(ran):
+    _, session, results, _ = ran()
+    (compared,) = session.events(MachineCodeCompared)
+    winners = [one for one in results if not one.baseline_wins]
+    assert compared.config in [dict(one.config) for one in winners]
+    assert min(compared.instructions) > 10
 
 
 def test_every_workload_gets_a_result_and_its_kernel(ran, listener):

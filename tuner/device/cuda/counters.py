@@ -7,7 +7,8 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Outcome, Program
 from tuner.device.cuda.tool_process import (
+    PROGRAM,
     Ended,
     Job,
     ToolProcess,
@@ -37,15 +39,14 @@ _VARIABLES = "NV_COMPUTE_PROFILER"
 _PROBE = b".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry probe()\n{\nret;\n}\n\0"
 _PROBE_LAUNCH = Launch("probe", (1, 1, 1), (32, 1, 1))
 _PROBE_COUNTER = "smsp__inst_executed.sum"
-_OPTIONS = (
+_HOW = (
     "--target-processes=all",
     "--clock-control=none",  # the default sets the clocks, of a GPU that others may use
     "--cache-control=all",
     "--replay-mode=kernel",
-    "--apply-rules=no",
-    "--section=SourceCounters",
     "--force-overwrite",
 )
+_OPTIONS = (*_HOW, "--apply-rules=no", "--section=SourceCounters")
 
 # What is exported is printed only where a page of it is named.
 _RAW_PAGE = ("--csv", "--page=raw", "--print-units=base")
@@ -65,6 +66,10 @@ _CONSEQUENCES = (
     "An error occurred while trying to profile",
     "The application returned an error code",
     "Failed to profile",
+)
+NOT_FOUND = (
+    "Nsight Compute (ncu) was not found: it comes with the CUDA toolkit; put its folder on PATH, "
+    "or set CUDA_HOME"
 )
 NO_PERMISSION = "ERR_NVGPUCTRPERM"
 PERMISSION_TEXT = (
@@ -141,6 +146,37 @@ def find_ncu() -> Path | None:
     return next((path for path in candidates("ncu") if executable(path)), None)
 
 
+def profile_script(launches: Mapping[str, int]) -> str:
+    """Write the script that has `ncu-ui` a report of each program that `save_jobs` wrote.
+
+    `launches` counts those of a call. It runs wherever its folder lies.
+    """
+    tool = find_ncu() or "ncu"
+    lines = ["#!/bin/sh", 'cd "$(dirname "$0")" || exit']
+    for name, count in launches.items():
+        # Names without a folder: of that, a comma would make two.
+        options = (*_HOW, "--set=full", "--import-source=yes", f"--source-folders={name}")
+        which = f"--export={name}", f"--launch-skip={count}", f"--launch-count={count}"
+        watched = f'"${{PYTHON:-{sys.executable}}}" {PROGRAM} {name}'
+        lines.append(f'"${{NCU:-{tool}}}" {" ".join((*options, *which))} {watched}')
+    return "\n".join(lines) + "\n"
+
+
+def run_profile(script: Path) -> str:
+    """Run such a script; return what the tool says is wrong, or the program's last line."""
+    ended = subprocess.run(  # noqa: S603 - what was written here
+        ["/bin/sh", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(),
+        check=False,
+    )
+    said = ended.stdout.decode(errors="replace")
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("==")]
+    return trouble(said) or next(reversed(lines), "it says nothing")
+
+
 class NsightCompute:
     """Count programs on one GPU; see `Counters` for the contract.
 
@@ -193,10 +229,7 @@ class NsightCompute:
 
     def _try_probe(self) -> str:
         if self._tool is None:
-            return (
-                "Nsight Compute (ncu) was not found: it comes with the CUDA toolkit; put its "
-                "folder on PATH, or set CUDA_HOME"
-            )
+            return NOT_FOUND
         launches = (_PROBE_LAUNCH,)
         program = Program("probe", Workload(()), launches, _PROBE, {_PROBE_LAUNCH.kernel: "probe"})
         job = Job(program, Layout((), (), 0), os.devnull)

@@ -50,6 +50,17 @@ Scratch = tuple[ChosenScratch, ...]
 # Drawing takes some times the memory of the arrays.
 DRAWN_TOGETHER = 4
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
+PROGRAM = "program.py"
+_PROGRAM = """\
+# python program.py {names}: call it twice on the arrays beside this file, made by `tune ncu`.
+import sys
+from pathlib import Path
+
+sys.path.append({package!r})  # elsewhere `tuner` has to be installed in this version
+from tuner.device.cuda.tool_process import run_saved
+
+run_saved(Path(__file__).with_name(sys.argv[1] + ".jobs"))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +207,46 @@ class Arenas:
         return [Job(program, *arena) for program, arena in zip(programs, drawn, strict=True)]
 
     def _draw(self, number: int, workload: Workload, scratch: Scratch) -> tuple[Layout, str]:
-        """Write fresh inputs of a workload to a file, with outputs poisoned."""
-        path, sized = Path(self._folder.name, f"arena-{number}"), {one.name: one for one in scratch}
-        layout, memory = lay_out(self._spec, workload.values, scratch=sized), HostMemory()
-        verifier = Verifier(memory, self._spec, self._operators)
-        verifier.open_arena(workload, layout)
-        verifier.prepare(workload, NORMAL, fresh_seed())
-        memory.data.tofile(path)
-        verifier.close_arena()
-        return layout, str(path)
+        path = Path(self._folder.name, f"arena-{number}")
+        return draw(self._spec, self._operators, workload, scratch, path), str(path)
+
+
+def draw(
+    spec: KernelSpec,
+    operators: Mapping[str, str],
+    workload: Workload,
+    scratch: Scratch,
+    path: Path,
+) -> Layout:
+    """Write fresh inputs of a workload to a file, with outputs poisoned."""
+    layout = lay_out(spec, workload.values, scratch={one.name: one for one in scratch})
+    memory = HostMemory()
+    verifier = Verifier(memory, spec, operators)
+    verifier.open_arena(workload, layout)
+    verifier.prepare(workload, NORMAL, fresh_seed())
+    memory.data.tofile(path)
+    verifier.close_arena()
+    return layout
+
+
+def save_jobs(
+    folder: Path, spec: KernelSpec, operators: Mapping[str, str], programs: Mapping[str, Program]
+) -> None:
+    """Write a program that runs each of the named ones, `python program.py NAME`, and its inputs.
+
+    Each is run twice: what a first call loads is there at the second.
+    """
+    layouts: dict[Scratch, tuple[Layout, str]] = {}
+    for name, program in programs.items():
+        if program.scratch not in layouts:
+            path = folder / f"arrays-{len(layouts)}.bin"
+            layout = draw(spec, operators, program.workload, program.scratch, path)
+            layouts[program.scratch] = layout, path.name
+        job = Job(program, *layouts[program.scratch])
+        jobs = Jobs(0, os.devnull, (job, job), False, 0)
+        (folder / f"{name}.jobs").write_bytes(pickle.dumps(jobs))
+    text = _PROGRAM.format(names="|".join(programs), package=_PACKAGE_FOLDER)
+    (folder / PROGRAM).write_text(text, encoding="utf-8")
 
 
 def environment(without: str) -> dict[str, str]:
@@ -232,6 +274,24 @@ def main(path: str) -> None:
             file.flush()
 
         _run_all(jobs, note)
+
+
+def run_saved(file: Path) -> None:
+    """Run a file of jobs, its arrays beside it, for somebody who watches; end with what fails."""
+    os.chdir(file.parent)
+    jobs: Jobs = pickle.loads(file.read_bytes())  # noqa: S301 - as much a program as what calls it
+    failures: list[str] = []
+
+    def note(event: str, **content: object) -> None:
+        if event == "failed":
+            failures.append(str(content["error"]))
+
+    try:
+        _run_all(jobs, note)
+    except (CudaError, RuntimeError) as error:  # the driver is not there
+        failures.append(str(error))
+    if failures:
+        sys.exit(f"{file.stem}: {failures[0]}")
 
 
 def _run_all(jobs: Jobs, note: Callable[..., None]) -> None:

@@ -400,6 +400,8 @@ class ChatClient:
                             assembly.finish = "length"
                             return
                 if not assembly.finish:
+                    if not assembly.chars:  # it may stream nothing: ask for the whole reply
+                        self.capabilities.given_up.add(STREAM)
                     raise ValueError("it ended early")
         except _transport_errors() as error:
             if isinstance(error, LateError) and assembly.chars:

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.console import Console, Live
-from tuner.cli.view import PHASES, duration
+from tuner.cli.view import duration
+from tuner.model.progress import PHASES
 from tuner.report import formatting
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.report.data import ReportData, stopped_early
 from tuner.report.formatting import round_value
+from tuner.report.serial import pick, pick_each
 from tuner.tuning.verification import BITS
 
 CLASSES_SHOWN = 5
@@ -208,26 +209,17 @@ def bits_json(data: ReportData) -> dict[str, object]:
         "cost": None if data.on_cpu or not data.kept_rows else round_value(rows_cost(found)),
         "workloads": [
             {
-                "workload": on.workload.values,
-                "classes": [
-                    {
-                        "bits": one.bits,
-                        "configs": one.configs,
-                        "best_us": round_value(one.best_us),
-                        "best_config": dict(one.best_config) if one.best_config else None,
-                        "default": one.is_default,
-                        "baseline": one.is_baseline,
-                        "chosen": one.is_chosen,
-                    }
-                    for one in on.classes
-                ],
+                **pick(on, "workload"),
+                "classes": pick_each(
+                    on.classes,
+                    "bits configs best_us best_config default=is_default baseline=is_baseline "
+                    "chosen=is_chosen",
+                ),
                 "cost": None if data.on_cpu else round_value(on.cost),
             }
             for on in found
         ],
-        "parameters": {
-            one.name: {"pairs": one.pairs, "differing": one.differing} for one in separations(known)
-        },
+        "parameters": {one.name: pick(one, "pairs differing") for one in separations(known)},
     }
 
 

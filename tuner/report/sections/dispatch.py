@@ -390,7 +390,19 @@ def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
         return "-" if one.served_us is None else join(microseconds(one.served_us), also)
 
     def peer(name: str) -> Field[PeersOn]:
-        return Field(f"{name}, us", lambda one: _peer_cell(one, name, recorded=recorded))
+        def cell(one: PeersOn) -> Markup:
+            known = one.named(name)
+            if not (known and known.interval and known.time_us and known.speedup):
+                return soft(known.trouble(recorded=recorded) if known else "")
+            return join(
+                microseconds(known.time_us),
+                soft(f"{ratio(known.speedup)} {interval(known.interval)}"),
+                tag("best") if known is one.best else "",
+                tag("faster", bad=True) if known.faster else "",
+                tag("not right on all inputs") if known.reason else "",
+            )
+
+        return Field(f"{name}, us", cell)
 
     fields: list[Field[PeersOn]] = [
         Field("Workload", workload),
@@ -399,16 +411,3 @@ def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
         *map(peer, peers_names(found)),
     ]
     return list_table("Peers per workload", found, fields)
-
-
-def _peer_cell(one: PeersOn, name: str, *, recorded: bool) -> Markup:
-    peer = one.named(name)
-    if peer is None or peer.interval is None or peer.time_us is None or peer.speedup is None:
-        return soft("" if peer is None else peer.trouble(recorded=recorded))
-    return join(
-        microseconds(peer.time_us),
-        soft(f"{ratio(peer.speedup)} {interval(peer.interval)}"),
-        tag("best") if peer is one.best else "",
-        tag("faster", bad=True) if peer.faster else "",
-        tag("not right on all inputs") if peer.reason else "",
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from markupsafe import Markup
 
@@ -19,7 +19,7 @@ from tuner.report.tables import Cell, Column, Field, join, list_table, soft, tag
 MANY_COLUMNS = 16
 
 
-def results_table(data: ReportData) -> Markup:
+def results_table(data: ReportData, *, sorts: bool = True) -> Markup:
     """Lay out every result; what the run cannot say has no column."""
     results = data.results
     shared = formatting.shared_axes(result.workload for result in results)
@@ -51,7 +51,10 @@ def results_table(data: ReportData) -> Markup:
             fields.append(_pair("Isolated us", lambda r: (r.isolated_us, r.isolated_speedup)))
         fields += [
             _number("Registers", lambda r: r.resources.registers if r.resources else None, str),
-            Field(Column("Occupancy (limiter)"), _occupancy),
+            Field(
+                Column("Occupancy (limiter)", css="occupancy"),
+                lambda r: Cell(formatting.occupancy(o := r.occupancy), o.share if o else None),
+            ),
         ]
     if data.named:
         fields.append(Field(Column("Candidate"), lambda r: r.candidate))
@@ -63,17 +66,13 @@ def results_table(data: ReportData) -> Markup:
     ]
     css = "results dense" if len(fields) >= MANY_COLUMNS else "results"
     fields = [Field("Workload", name), *fields]
-    return list_table("Results per workload", results, fields, css=css, sorts=True)
+    return list_table("Results per workload", results, fields, css=css, sorts=sorts)
 
 
 def _value_of(parameter: str) -> Callable[[Result], Cell]:
     def cell(result: Result) -> Cell:
-        if parameter not in result.config:
-            return Cell("-")
-        value = result.config[parameter]
-        return Cell(
-            format_value(value), float(value) if not isinstance(value, str) else None, "value"
-        )
+        value = result.config.get(parameter, "-")
+        return Cell(format_value(value), None if isinstance(value, str) else float(value), "value")
 
     return cell
 
@@ -103,35 +102,20 @@ def _pair(
 def _rates(data: ReportData) -> list[Field[Result]]:
     """Make the columns of what a kernel reaches, by the time that no neighbour disturbs."""
 
-    def per_ns(amounts: dict[str, int]) -> Callable[[Result], float | None]:
-        def rate(result: Result) -> float | None:
+    def rate(head: str, amounts: Mapping[str, int], unit: float, form: str) -> list[Field[Result]]:
+        def reached(result: Result) -> float | None:
             amount = amounts.get(result.workload.key)
             if not amount or (result.surroundings and result.alone_us is None):
                 return None
-            return amount / (result.alone_us or result.tuned_us) / 1e3
+            return amount / (result.alone_us or result.tuned_us) / unit
 
-        return rate
+        return [_number(head, reached, form.format)] if amounts else []
 
-    fields = []
-    flops = per_ns(dict(data.operations))
-    if data.operations:
-        tflops = _number(
-            "TFLOP/s",
-            lambda r: None if (rate := flops(r)) is None else rate / 1e3,
-            lambda rate: f"{rate:.3g}",
-        )
-        fields.append(tflops)
-    if data.traffic_bytes:
-        fields.append(
-            _number("GB/s", per_ns(dict(data.traffic_bytes)), lambda rate: f"{rate:,.0f}")
-        )
-    return [*fields, _number("Roofline", roofline_of, formatting.percent)]
-
-
-def _occupancy(result: Result) -> Cell:
-    if result.occupancy is None:
-        return Cell("-")
-    return Cell(formatting.occupancy(result.occupancy), result.occupancy.share, "occupancy")
+    return [
+        *rate("TFLOP/s", data.operations, 1e6, "{:.3g}"),
+        *rate("GB/s", data.traffic_bytes, 1e3, "{:,.0f}"),
+        _number("Roofline", roofline_of, formatting.percent),
+    ]
 
 
 def _speedup(result: Result, *, failed: bool, around: bool) -> Cell:

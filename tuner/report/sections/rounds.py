@@ -9,11 +9,10 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from tuner.analysis.base import METRICS
+from tuner.analysis.base import METRICS, Degree
 from tuner.model.trial import Finding
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, Tried
-from tuner.report.formatting import times
 from tuner.report.pages import draw
 from tuner.report.rounds import End, Spent
 from tuner.report.tables import Column, Field, join, list_table, soft
@@ -126,24 +125,6 @@ ENDS: dict[End, str] = {
 }
 
 
-def parts(data: ReportData) -> dict[str, object]:
-    return {
-        "rounds_summary": summary(data),
-        "rounds_total": total(data),
-        "rounds_tree": tree(marks(data)) if data.rounds and not data.on_cpu else None,
-        "ends": ENDS,
-        "money": money,
-        "times": times,
-        "metric_name": metric_name,
-        "longest_problem": LONGEST_PROBLEM,
-        "longest_text": LONGEST_TEXT,
-        "profiled": group_profiles(data),
-        "degrees": dict.fromkeys((one.degree, one.reason) for one in data.profiles),
-        "meaning_of": meaning_of,
-        "findings_table": findings_table,
-    }
-
-
 def marks(data: ReportData) -> tuple[TreeMark, ...]:
     """List what the picture of the tree shows: the candidates, and the rounds without one."""
     known = {one.name: one for one in data.candidates}
@@ -227,6 +208,11 @@ def group_profiles(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ..
     """Group the profiles by candidate, those that serve most workloads first."""
     groups = ((name, [p for p in data.profiles if p.candidate == name]) for name in data.ranking())
     return tuple((name, found) for name, found in groups if found)
+
+
+def degrees(data: ReportData) -> list[tuple[Degree, str]]:
+    """List how deep profiles went, and why not deeper."""
+    return [*dict.fromkeys((one.degree, one.reason) for one in data.profiles)]
 
 
 def meaning_of(metric: str) -> str:

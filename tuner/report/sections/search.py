@@ -12,11 +12,11 @@ from operator import itemgetter
 
 from markupsafe import Markup
 
-from tuner.model.config import Config, format_value
+from tuner.model.config import format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
-from tuner.model.trial import INITIAL, LEFT_OUT, Resources, Stage, Status, Trial
+from tuner.model.trial import INITIAL, LEFT_OUT, Stage, Status, Trial
 from tuner.report import charts, formatting
 from tuner.report.data import ReportData, fastest, stopped_early
 from tuner.report.pages import write_pairs
@@ -403,15 +403,8 @@ def rejected_table(data: ReportData) -> Markup:
     return list_table("Rejected configs by reason", rejections(data)[:REASONS_SHOWN], fields)
 
 
-def fastest_tables(data: ReportData) -> list[tuple[Workload, Markup]]:
-    """Lay out the fastest configs of each workload, by the parameters that vary among them."""
-    return [
-        (workload, _fastest_table(data, workload, trials))
-        for workload, trials in fastest_configs(data)
-    ]
-
-
-def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...]) -> Markup:
+def fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...]) -> Markup:
+    """Lay out the fastest configs of a workload, by the parameters that vary among them."""
     baseline_us, first = data.baseline_us(workload), trials[0].config
 
     def number(head: str, write: Callable[[Trial], str | int | None]) -> Field[Trial]:
@@ -420,9 +413,6 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
             return "-" if told is None else told
 
         return Field(Column(head, numeric=True), cell)
-
-    def used(trial: Trial) -> Resources:
-        return trial.resources or Resources(None)
 
     def spills(trial: Trial) -> int | None:
         known = trial.resources
@@ -434,12 +424,12 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
         return formatting.ratio(baseline_us / trial.time_us)
 
     def parameter(name: str) -> Field[Trial]:
-        def value(config: Config) -> str:
-            return format_value(config[name]) if name in config else "-"
-
         def cell(trial: Trial) -> Cell:
-            told = value(trial.config)
-            return Cell(told, css="differs" if told not in ("-", value(first)) else "")
+            told, told_first = (
+                format_value(config[name]) if name in config else "-"
+                for config in (trial.config, first)
+            )
+            return Cell(told, css="differs" if told not in ("-", told_first) else "")
 
         return Field(Column(name, css="value"), cell)
 
@@ -451,12 +441,10 @@ def _fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ..
         *map(parameter, formatting.varying(trial.config for trial in trials)),
     ]
     if not data.on_cpu:
+        occupancy = Column("Occupancy (limiter)", css="occupancy")
         fields += [
-            number("Registers", lambda trial: used(trial).registers),
-            Field(
-                Column("Occupancy (limiter)", css="occupancy"),
-                lambda trial: formatting.occupancy(trial.occupancy),
-            ),
+            number("Registers", lambda t: t.resources.registers if t.resources else None),
+            Field(occupancy, lambda trial: formatting.occupancy(trial.occupancy)),
             number("Spills, bytes", spills),
         ]
     head = "Shared, bytes" if data.dynamic_shared_bytes else "Static shared, bytes"

@@ -11,10 +11,12 @@ from markupsafe import Markup
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import NOISY, Check, Result, Status
 from tuner.report import formatting
-from tuner.report.data import ReportData
+from tuner.report.data import Declared, ReportData
 from tuner.report.formatting import ratio, significance
+from tuner.report.mutation_score import share_text
 from tuner.report.pages import write_pairs
 from tuner.report.sections.dispatch import over_best_peers, peers_on
+from tuner.report.serial import pick
 from tuner.report.tables import Cell, Column, Field, join, list_table, tag, write_table
 
 # A larger speedup over the baseline comes with a warning.
@@ -34,6 +36,9 @@ CHECK_MEANING: Mapping[str, str] = {
     "initcheck": "compute-sanitizer: memory read before it is written",
 }
 TOOLS = frozenset({"sanitizers", "memcheck", "racecheck", "synccheck", "initcheck"})
+
+# What a terminal leaves to the report.
+ON_THE_CPU = "other code on the CPU"
 
 Tone = Literal["faster", "same", "slower", "none", "failed"]
 
@@ -189,8 +194,8 @@ def counts_by_kind(data: ReportData) -> dict[str, dict[str, int]]:
     counted: dict[str, dict[str, int]] = {}
     for row in _count_by_kind(of_winners(data)):
         of_kind = counted.setdefault(row.kind, dict.fromkeys(("passed", "failed", "not_run"), 0))
-        for verdict, count in zip(of_kind, (row.passed, row.failed, row.not_run), strict=True):
-            of_kind[verdict] += count
+        for verdict in of_kind:
+            of_kind[verdict] += getattr(row, verdict)
     return counted
 
 
@@ -261,11 +266,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     tools += [kind for kind in CHECK_MEANING if kind in TOOLS & kinds - {*tools}]
     return (
         ("Inputs of finalists and baseline", _input_kinds(data)),
-        *((("Accuracy of the winners", off),) if (off := accuracy(data)) else ()),
-        *((("Extremes left out", less),) if (less := extremes_left_out(data)) else ()),
-        *((("Constant inputs", held),) if (held := constant_inputs(data)) else ()),
-        *((("Other code on the CPU", asking),) if (asking := other_code(data)) else ()),
-        *((("Timed calls", same),) if (same := unvaried_inputs(data)) else ()),
+        *((name[:1].upper() + name[1:], text) for name, text in facts(data)),
         ("Equal bits in two runs", determinism),
         (
             "Edge cases",
@@ -279,10 +280,26 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
     )
 
 
-def extremes_left_out(data: ReportData) -> str:
-    """Say which extreme inputs the search space leaves out and why; nothing where it does not."""
-    told = data.declared.extremes if data.declared is not None else {}
-    return "; ".join(f"{name}: {limit}" for name, limit in told.items())
+def facts(data: ReportData) -> Iterator[tuple[str, str]]:
+    """Say by name what was left out of the verification, and how far it went; what there is."""
+    declared = data.declared or Declared()
+    if (known := roundings(data)) is not None:
+        off = f"off by up to {known[0]:.2g} roundings, the baseline by {known[1]:.2g}"
+        yield "accuracy of the winners", off
+    if less := "; ".join(f"{name}: {limit}" for name, limit in declared.extremes.items()):
+        yield "extremes left out", less
+    if held := ", ".join(declared.constants):
+        running = "nothing that may still run when the kernel begins may write them"
+        yield "constant inputs", f"{held}: {running}"
+    if asking := ", ".join(declared.asking):
+        said = "what passes on one of the two says nothing of the other's code"
+        yield ON_THE_CPU, f"{asking}: {said}"
+    if same := formatting.join_names(unvaried_workloads(data)):
+        yield (
+            "timed calls",
+            f"met the same inputs all the time on {same}, whose numbers cannot change one by one: "
+            "a kernel that keeps results of inputs would not be seen",
+        )
 
 
 def roundings(data: ReportData) -> tuple[float, float] | None:
@@ -295,43 +312,9 @@ def roundings(data: ReportData) -> tuple[float, float] | None:
     return max(found), max(one.block for one in data.baseline_accuracy)
 
 
-def accuracy(data: ReportData) -> str:
-    """Say how accurate winners and baseline are; nothing where no tolerance is measured."""
-    known = roundings(data)
-    if known is None:
-        return ""
-    return f"off by up to {known[0]:.2g} roundings, the baseline by {known[1]:.2g}"
-
-
 def unvaried_workloads(data: ReportData) -> list[str]:
     """List the workloads on which timed calls met the same inputs all the time."""
     return [*dict.fromkeys(str(one.workload) for one in data.comparisons if one.unvaried)]
-
-
-def unvaried_inputs(data: ReportData) -> str:
-    """Say where timed calls met the same inputs all the time; nothing where they did nowhere."""
-    if not (where := unvaried_workloads(data)):
-        return ""
-    return (
-        f"met the same inputs all the time on {formatting.join_names(where)}, whose numbers "
-        "cannot change one by one: a kernel that keeps results of inputs would not be seen"
-    )
-
-
-def constant_inputs(data: ReportData) -> str:
-    """Name the inputs that a kernel may read before it waits; nothing where there are none."""
-    names = data.declared.constants if data.declared is not None else ()
-    if not names:
-        return ""
-    return f"{', '.join(names)}: nothing that may still run when the kernel begins may write them"
-
-
-def other_code(data: ReportData) -> str:
-    """Name what can choose other code on the CPU than on a GPU; nothing where nothing does."""
-    names = data.declared.asking if data.declared is not None else ()
-    if not names:
-        return ""
-    return f"{', '.join(names)}: what passes on one of the two says nothing of the other's code"
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:
@@ -370,12 +353,10 @@ def mutation(data: ReportData) -> str:
         )
     if score.share is None:
         return f"no mutant of {score.subject} could be counted ({score.date})"
-    # Never 100 % where one survived.
-    share = min(100 * score.share, 99.9) if score.survived else 100.0
     tried = f", {score.examined:,} of {score.mutants:,} mutants tried"
     sample = "" if score.examined == score.mutants else tried
     return (
-        f"{share:.1f} % of {score.killed + score.survived:,} broken kernels caught, "
+        f"{share_text(score)} of {score.killed + score.survived:,} broken kernels caught, "
         f"{score.survived:,} not ({score.subject}, on the {score.device} device, "
         f"{score.date}{sample})"
     )
@@ -393,10 +374,9 @@ def mutants_json(data: ReportData) -> dict[str, object]:
     score = data.mutation
     if score is None or score.ways is None:
         return {}
-    told = {"caught": score.killed, "broken": score.killed + score.survived, "of": score.ways}
-    told |= {"equivalent": score.equivalent, "stillborn": score.stillborn}
-    where = {"device": score.device, "seconds": score.seconds, "survivors": list(score.places)}
-    return {"mutants": {**told, **where}}
+    told = pick(score, "caught=killed", broken=score.killed + score.survived)
+    names = "of=ways equivalent stillborn device seconds survivors=places"
+    return {"mutants": {**told, **pick(score, names)}}
 
 
 def _count_by_kind(checks: Sequence[Check]) -> list[CheckRow]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tuner.dispatch.evidence import OverWinner, over_winner
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
-from tuner.model.trial import INITIAL, RESOLUTION, Comparison, Result
+from tuner.model.trial import INITIAL, RESOLUTION
 from tuner.report.data import ReportData
 from tuner.report.formatting import join_names, pairs, percent, significance
 
@@ -70,8 +69,11 @@ def surroundings_lines(data: ReportData) -> list[str]:
 
 def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
     """Find the workloads on which the fastest finalist alone is not the winner."""
-    found = []
-    for result, comparison in _pair_with_comparisons(data):
+    found, last = [], {one.workload: one for one in data.comparisons if one.alone_us}
+    for result in data.results:
+        comparison = last.get(result.workload)
+        if comparison is None or result.variant not in comparison.finalists:
+            continue
         alone_us, winner = comparison.alone_us, comparison.column(result.variant)
         other = min(range(1, 1 + len(comparison.finalists)), key=alone_us.__getitem__)
         gain = alone_us[winner] / alone_us[other] - 1.0
@@ -81,12 +83,3 @@ def disagreements(data: ReportData) -> tuple[Disagreement, ...]:
             who = variant.config, variant.candidate
             found.append(Disagreement(result.workload, *who, gain, around))
     return tuple(found)
-
-
-def _pair_with_comparisons(data: ReportData) -> Iterator[tuple[Result, Comparison]]:
-    """Pair each result with the last comparison that holds its times alone too."""
-    last = {one.workload: one for one in data.comparisons if one.alone_us}
-    for result in data.results:
-        comparison = last.get(result.workload)
-        if comparison is not None and result.variant in comparison.finalists:
-            yield result, comparison

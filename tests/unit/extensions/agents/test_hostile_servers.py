@@ -228,6 +228,25 @@ def test_a_whole_reply_in_place_of_a_stream_is_read_with_its_count_of_tokens() -
         assert reply.usage == Usage(31, 0, 7)
 
 
+@pytest.mark.parametrize("streamed_bytes", [b"", DONE])
+def test_a_server_whose_stream_is_empty_is_asked_for_the_whole_reply(streamed_bytes: bytes) -> None:
+    choice = {"message": {"content": "ok"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 31, "completion_tokens": 7}
+    whole = json.dumps({"choices": [choice], "usage": usage}).encode()
+
+    def answer(_: str, body: bytes) -> Bytes:
+        streams = json.loads(body)["stream"]
+        yield head(200, "text/event-stream" if streams else JSON)
+        yield streamed_bytes if streams else whole
+
+    with HostileServer(answer) as server:
+        asking = client(server, pause_s=0.0)
+        completions = [complete(asking), complete(asking)]
+        assert len(server.requests) == 3
+    assert [reply.request["stream"] for reply in completions] == [False, False]
+    assert {reply.usage for reply in completions} == {Usage(31, 0, 7)}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_compressed_reply_is_read(stream: bool) -> None:
     whole = json.dumps({"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}]})

@@ -371,7 +371,9 @@ def test_where_timed_calls_met_the_same_inputs_all_the_time_is_told() -> None:
     where = Workload.of({"T": 8})
     varied = Comparison(Workload.of({"T": 9}), (), ())
     data = ReportData("k", "GPU", False, comparisons=(varied, Comparison(where, (), ())))
-    assert summary.unvaried_inputs(data) == ""
+    assert [*summary.facts(data)] == []
     data = replace(data, comparisons=(varied, Comparison(where, (), (), unvaried=True)))
-    assert summary.unvaried_inputs(data).startswith("met the same inputs all the time on T=8, ")
+    ((name, text),) = summary.facts(data)
+    assert name == "timed calls"
+    assert text.startswith("met the same inputs all the time on T=8, ")
     assert json_of(data)["unvaried"] == ["T=8"]
