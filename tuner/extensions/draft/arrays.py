@@ -39,6 +39,7 @@ _LEAST_TELLING = 8
 _MOST_FACTORS = 3
 # Whole numbers of one and two bytes point nowhere beyond.
 _BELOW = {"uint8": 2**8, "int8": 2**7, "uint16": 2**16, "int16": 2**15}
+_STEP = re.compile(r";\s*(\w+)\s*\+=\s*([^;{}]+?)\)\s*(?=[\w{*#])")
 _NUMBERS = re.compile(r"(indices|distinct)\((\d+)\)")
 
 
@@ -346,7 +347,10 @@ class Arrays:
         known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
         names = self.tables, self.lasts
-        return IndexSite(self.scope, self.grid, self.block, reach.bounds, known, tuned, *names)
+        text = masked[slice(*self.launch.kernel.body)]
+        steps = {name: by for name, by in _STEP.findall(text) if text.count(f"{name} +=") == 1}
+        place = self.scope, self.grid, self.block, reach.bounds, known, tuned
+        return IndexSite(*place, *names, steps)
 
     def without_flat(self, text: str) -> str:
         # a block of one row has threadIdx.y of 0

@@ -176,7 +176,9 @@ def why_fixed(name: str, value: Value) -> str | None:
         plain = snake_case(name).upper()
         return None if _HOW.fullmatch(plain) and not _WHAT.fullmatch(plain) else _MEANING
     for pattern, reason in _FIXED:
-        if re.fullmatch(pattern, snake_case(name).upper()):
+        # of other lanes than a warp has, a row of threads is a choice
+        lanes = reason == _HARDWARE and "LANES" in snake_case(name).upper() and value != WARP
+        if not lanes and re.fullmatch(pattern, snake_case(name).upper()):
             return reason
     fits = isinstance(value, int) and 1 <= value <= _LARGEST
     return None if fits else "no size"
@@ -210,6 +212,7 @@ def _constants(
     often = Counter(constant.name for constant in source.constants)
     used = {name for span in reached for name in IDENTIFIER.findall(source.masked, *span)}
     functions = tuple(d.span for d in source.definitions if d.kind == "function")
+    texts = [source.masked[start:end] for start, end in reached]
     choices, left = [], []
     for constant in source.constants:
         name, value = constant.name, constant.number
@@ -223,6 +226,8 @@ def _constants(
         if within(place, functions) and (plain or not within(place, reached)):
             continue
         reason = why_fixed(name, value)
+        if reason == PROBLEM_SIZE and any(taken_at_once(masked, name) for masked in texts):
+            reason = None
         if name in sized:
             reason = reason or "it is a size of the problem"
         if re.search(rf"#[^\n]*__CUDA_ARCH__[^\n]*\b{name}\b", source.masked):
@@ -244,6 +249,26 @@ def _constants(
         edit = Edit(*constant.span, _hole(own))
         choices.append(TunableConstant(own, near, value, note, (edit,), name, block))
     return choices, tuple(left)
+
+
+def taken_at_once(text: str, name: str) -> list[tuple[str, str]]:
+    """List what a thread takes `name` elements of at once: where it begins, and below what.
+
+    `for (int i = threadIdx.x * WIDTH; i < n; i += blockDim.x * WIDTH)`, or `i = thread * WIDTH`.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        return []
+    by = rf"[^;=<>]*(?:\bthreadIdx\.x|\))\s*\*\s*{name}\s*;"
+    found = re.findall(
+        rf"\b(\w+)\s*=\s*{by}\s*\1\s*<\s*([^;&|]+);\s*\1\s*\+=[^;)]*\*\s*{name}\s*\)", text
+    )
+    starts = re.findall(rf"\b(\w+)\s*=\s*{by}", text)
+    for place in starts:
+        found += [
+            (place, limit)
+            for limit in re.findall(rf"\bif\s*\(\s*{place}\s*(?:<|>=)\s*([^;&|]+?)\)", text)
+        ]
+    return found
 
 
 def _splits_work(name: str, value: Value) -> bool:
@@ -557,6 +582,8 @@ def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> li
     def factors(text: str, depth: int = 0) -> list[str]:
         text = text.strip("() ")
         name = text.rpartition("::")[2]
+        if "/" in text:
+            return [""]
         if name in lifted or text.isdecimal():
             return [lifted.get(name, text)]
         if "*" in text:
@@ -624,6 +651,8 @@ def _values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
         return (False, True) if isinstance(value, bool) else (0, 1)
     if block:
         return _block_values(value)
+    if "LANES" in name.upper() and value & (value - 1) == 0:
+        return tuple(lanes for lanes in (1, 2, 4, 8, 16, 32) if value // 4 <= lanes <= 4 * value)
     small = value <= 16 and (value <= 4 or PER_THREAD.fullmatch(snake_case(name).upper()))
     if small and value & (value - 1) == 0:
         near = {value // 4, value // 2, value, value * 2, value * 4}

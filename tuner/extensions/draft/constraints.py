@@ -12,6 +12,7 @@ from tuner.extensions.draft.choices import (
     Proposals,
     TunableConstant,
     is_asked,
+    taken_at_once,
     warp_threads,
 )
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
@@ -19,6 +20,7 @@ from tuner.extensions.draft.launches import (
     TILE,
     Axes,
     LaunchDraft,
+    along,
     launch_draft,
     scope_of,
     source_names,
@@ -30,6 +32,9 @@ from tuner.source.syntax import fold, listed
 
 _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
+# a thread of the grid, among rows of so many threads
+_OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_DIVIDED = re.compile(r"\b([A-Za-z_]\w*)\s*/\s*(?:\w+::)*([A-Za-z_]\w*)\b(?!::)")
 _CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
 
 
@@ -42,7 +47,7 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
     found = {
         (match[1], match[2])
         for text in texts
-        for match in re.finditer(r"\b([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)\b", text)
+        for match in _DIVIDED.finditer(text)
         if match[1] in origins and match[2] in origins
     }
     for dividend, divisor in sorted(found):
@@ -77,6 +82,20 @@ def conditions_kept(
             yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
     yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
     yield from _tile_products(choices, tuned)
+    yield from _whole_widths(launch, scope, choices)
+
+
+def _whole_widths(
+    launch: HostLaunch, scope: Scope, choices: Sequence[TunableConstant]
+) -> Iterator[str]:
+    """Yield that a size is so many times what a thread takes of it at once, unguarded."""
+    text = launch.source.masked[slice(*launch.kernel.body)]
+    for choice in choices:
+        for place, limit in taken_at_once(text, choice.origin or ""):
+            guarded = re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", text)
+            whole = None if guarded else translate(limit, scope)
+            if whole is not None and not whole.isdigit():
+                yield f"{whole if whole.isidentifier() else f'({whole})'} % {choice.name} == 0"
 
 
 def _asked_numbers(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[str, str]:
@@ -97,7 +116,8 @@ def _thread_tiles(
     text = launch.source.masked[slice(*launch.kernel.body)]
     splits = {fold(match[1]) for match in _THREAD_SPLIT.finditer(text)}
     written = ((split, translate(split, scope)) for split in sorted(splits))
-    own = {part: {*IDENTIFIER.findall(part)} for _, part in written if part is not None}
+    splits_of = {part: split for split, part in written if part is not None}
+    own = {part: {*IDENTIFIER.findall(part)} for part in splits_of}
     found: dict[str, str] = {}
     for part, names in own.items():
         if not names or not names <= sizes.keys() or len(launch.block) != 1 or part == block:
@@ -114,6 +134,8 @@ def _thread_tiles(
             if a != b and size == rest * own_size and re.search(rf"\*\s*{origins[b]}\b", text)
         ]
         whole = f"({part}) * {takes[0]} == {block}" if len(takes) == 1 else ""
+        if not takes and re.search(_OF_GRID.format(re.escape(splits_of[part])), fold(text)):
+            whole = f"({block}) % ({part}) == 0"
         found[part] = f"({part}) == {block}" if rest == 1 else whole
         found[part] = "" if left else found[part]
     return found
@@ -175,6 +197,22 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
 
 
+def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:
+    """Tell whether all threads of the grid are so many times as many, and none goes further."""
+    spans = launch.source.reachable([launch.kernel])
+    text = " ".join(launch.source.masked[start:end] for start, end in spans)
+    if "gridDim" in text or re.search(r"grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)", text):
+        return False
+    own = choice.origin
+    if choice.axis is not None:
+        own = rf"blockDim\.{'xyz'[choice.axis]}"
+    elif own is None or not choice.is_block:
+        return False
+    return (
+        re.search(rf"\bblockIdx\.[xyz]\s*\*\s*{own}\b|\b{own}\s*\*\s*blockIdx\b", text) is not None
+    )
+
+
 def _what_stays(
     choice: TunableConstant,
     launch: HostLaunch,
@@ -199,6 +237,8 @@ def _what_stays(
             tiles = TILE.findall(launch.source.masked, *launch.kernel.body)
             is_tile = choice.origin in (number for pair in tiles for number in pair)
             comes_from |= is_tile if what == "the grid" else size in launch.block
+        if what == "the grid" and _counts_threads(choice, launch):
+            comes_from = True
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
             is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
@@ -210,6 +250,7 @@ def _what_stays(
             open_parts = " ".join(part for part, said in told_of.items() if not said)
             comes_from |= choice.name in IDENTIFIER.findall(open_parts)
             comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
+            comes_from |= choice in along(launch, choices).values()
         elif what == "the shared memory" and told.isdigit() and told != "0":
             # as the number that it is there, or unseen behind a bare number of bytes
             comes_from |= choice.axis is not None or (

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tuner.app.locate import is_for
@@ -22,6 +23,7 @@ from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
 from tuner.extensions.draft.launches import axes_of, template_launch
 from tuner.extensions.draft.loops import WORK, with_loops
+from tuner.extensions.draft.observed import Observed, observe
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
 from tuner.extensions.draft.python.source import read_python
@@ -87,7 +89,7 @@ class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
     `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
-    are macros of the build, `NAME=VALUE`.
+    are macros of the build, `NAME=VALUE`. The draft is `run` on the CPU unless that is False.
     """
 
     kernels: tuple[str, ...] = ()
@@ -95,6 +97,7 @@ class Asked:
     folders: tuple[Path, ...] = ()
     problem: Path | None = None
     defined: tuple[str, ...] = ()
+    run: bool = True
 
 
 def draft(
@@ -106,6 +109,7 @@ def draft(
     stem: str | None = None,
     problem: Path | None = None,
     loops: bool = True,
+    observed: Observed | None = None,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
@@ -134,7 +138,9 @@ def draft(
     else:
         inference = inference_for(stated, launch, axes)
     handed = with_maps(launch, axes, inference.arguments, maps)
-    inference = replace(inference, arguments=handed.arguments)
+    arguments = handed.arguments if observed is None else map(observed.see, handed.arguments)
+    inference = replace(inference, arguments=tuple(arguments))
+    origin = launch.origin if observed is None else observed.see_launch(launch.origin)
     stem, root = stem or source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
@@ -151,7 +157,7 @@ def draft(
         default={choice.name: choice.default for choice in proposals.choices},
         launched=tuned.kernel,
         space_path=space_path,
-        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed),
+        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed, origin),
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
@@ -222,7 +228,7 @@ def draft_source(
     for start, end in source.reachable([kernel]):
         require_body(kernel.name, path, lines.at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
-    drafted = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
+    drafted = _compiling(source, kernel.name, folder, asked, compiler(), stem=stem)
     names = (drafted.launched,) if drafted.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
@@ -369,7 +375,7 @@ def _draft_extraction(
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     kernel = unit.instances[0].kernel.name
-    drafted = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
+    drafted = _compiling(unit.source, kernel, folder, asked, compiler, options)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     drafted = replace(drafted, space_yaml=relocate_lines(drafted.space_yaml, unit.places, first))
     done = write_draft(drafted, force=force, unit={target: unit.unit})
@@ -438,17 +444,24 @@ def _compiling(
     source: SourceFile,
     kernel: str,
     folder: Path,
+    asked: Asked,
     compiler: Compiler,
     options: tuple[str, ...] = (),
     *,
     stem: str | None = None,
-    problem: Path | None = None,
 ) -> Draft:
-    """Draft with all that a thread could do at once, or without where that does not compile."""
-    drafted = draft(source, kernel, folder, options, stem=stem, problem=problem)
-    if _compiles(drafted, compiler, options):
+    """Draft with all that a thread could do at once, or without where that does not compile.
+
+    What the source says of it is sure where a run on the CPU shows it, too.
+    """
+    again = partial(draft, source, kernel, folder, options, stem=stem, problem=asked.problem)
+    drafted = again()
+    loops = _compiles(drafted, compiler, options)
+    drafted = drafted if loops else again(loops=False)
+    if asked.problem is not None:
         return drafted
-    return draft(source, kernel, folder, options, stem=stem, problem=problem, loops=False)
+    observed = observe(drafted.space_yaml, source.own_text) if asked.run else Observed()
+    return again(loops=loops, observed=observed)
 
 
 def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:

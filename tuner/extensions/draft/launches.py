@@ -37,6 +37,10 @@ TILE = re.compile(
     r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
     r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
 )
+_ROW = (
+    r"\bblockIdx\.[xyz]\s*\*\s*{0}\s*\+\s*threadIdx\.([xyz])"
+    r"|\b{0}\s*\*\s*blockIdx\.[xyz]\s*\+\s*threadIdx\.([xyz])"
+)
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MAX_DEPTH = 8
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
@@ -166,6 +170,14 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
     stated = {name: choice.name for choice in choices for name in source_names(choice, launch)}
+    # `S::BN`, of a class that is handed to the kernel
+    stated |= {
+        text: choice.name
+        for text, value in constants.items()
+        for choice in choices
+        if choice.origin == text.rpartition("::")[2] and number(value) == choice.default
+        if "::" in text
+    }
     if any(choice.is_block and choice.default == 0 for choice in choices):
         rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
         stated |= _replaced_block(launch, axes, rest, next(c for c in choices if c not in rest))
@@ -274,7 +286,9 @@ def launch_draft(
     own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
     shared = translate(site.shared, own)
     grid = _extents(site.grid, scope, choices, tiles, bare)
-    block = _extents(site.block, scope, choices, _warps(launch, choices))
+    block = _extents(
+        site.block, scope, choices, _warps(launch, choices), along=along(launch, choices)
+    )
     for key, drafted, texts in (
         ("grid", grid, site.grid),
         ("shared_memory", shared, (site.shared,)),
@@ -310,6 +324,24 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     return found
 
 
+def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, TunableConstant]:
+    """Map extents of the block to the parameters that the kernel takes them for.
+
+    `blockIdx.x * ROWS + threadIdx.y`, where so many threads are in y.
+    """
+    found: dict[int, TunableConstant] = {}
+    for choice in choices:
+        if choice.origin is None or type(choice.default) is not int:
+            continue
+        for match in re.finditer(
+            _ROW.format(choice.origin), launch.source.masked[slice(*launch.kernel.body)]
+        ):
+            axis = "xyz".index(match[1] or match[2])
+            if launch.block[axis : axis + 1] == (choice.default,):
+                found[axis] = choice
+    return found
+
+
 def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
     """Map the threads of a block that are stated as a number to the parameter for its warps."""
     blocks = {number(launch.value(text)) for text in launch.site.block}
@@ -331,12 +363,14 @@ def _extents(
     choices: Sequence[TunableConstant],
     tiles: Mapping[int, str] = MappingProxyType({}),
     bare: Collection[str] = (),
+    along: Mapping[int, TunableConstant] = MappingProxyType({}),
 ) -> tuple[str, ...] | None:
     defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
     plain = replace(scope, literals={}, defaults=defaults)
     found: list[str] = []
     for axis, text in enumerate(texts):
         own = {} if text in bare else {**tiles, **_with_literals(scope, choices, axis).literals}
+        own |= {int(along[axis].default): along[axis].name} if axis in along else {}
         # `3 * 32` is 96 as a whole
         whole = translate(text, plain) or ""
         stated = whole if whole.isdigit() and int(whole) in own else text

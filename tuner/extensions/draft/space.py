@@ -100,8 +100,12 @@ def space_yaml(
     files: Mapping[str, str],
     options: Sequence[str] = (),
     handed: Handed | None = None,
+    origin: str = "",
 ) -> str:
-    """Write the whole file; `files` are those that it names, by their keys in it."""
+    """Write the whole file; `files` are those that it names, by their keys in it.
+
+    `origin` says where the launch is from, and how sure that is.
+    """
     maps = handed.maps if handed else ()
     axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
     sizes, sizes_from = workloads_text(inference)
@@ -109,6 +113,7 @@ def space_yaml(
     template = environment().get_template("space.yaml.j2")
     return template.render(
         launch=launch,
+        origin=origin,
         files=files,
         options=options,
         axes=_axes(axes),
