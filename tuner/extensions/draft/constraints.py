@@ -24,9 +24,13 @@ from tuner.extensions.draft.launches import (
     launch_draft,
     scope_of,
     source_names,
+    template_launch,
 )
+from tuner.extensions.draft.loops import terms_of
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.expressions import Expression
+from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER
 from tuner.source.syntax import fold, listed
 
@@ -34,6 +38,7 @@ _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
 # a thread of the grid, among rows of so many threads
 _OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_ROUNDED_UP = re.compile(r"ceil_div\((.+), ([\w* ]+)\)")
 _DIVIDED = re.compile(r"\b([A-Za-z_]\w*)\s*/\s*(?:\w+::)*([A-Za-z_]\w*)\b(?!::)")
 _CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
 
@@ -137,6 +142,9 @@ def _thread_tiles(
         if not takes and re.search(_OF_GRID.format(re.escape(splits_of[part])), fold(text)):
             whole = f"({block}) % ({part}) == 0"
         found[part] = f"({part}) == {block}" if rest == 1 else whole
+        if block and (by := re.fullmatch(rf"{re.escape(block)} // (\w+)", part)):
+            # the rest of the block is what it is divided by
+            found[part], left = f"{block} % {by[1]} == 0", 0
         found[part] = "" if left else found[part]
     return found
 
@@ -195,6 +203,35 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     )
     left = [*proposals.left, *left]
     return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
+
+
+def pin_blocks(
+    launch: HostLaunch, axes: Axes, proposals: Proposals
+) -> tuple[Proposals, tuple[str, ...]]:
+    """Keep what a block takes as it is where an array has an element for each block.
+
+    Gives the grid that the shape of such an array goes by, too.
+    """
+    tuned = template_launch(launch, axes, proposals).grid or ()
+    own = launch_draft(launch, axes, proposals.instance).grid or ()
+    grid, pinned = list(tuned), dict[str, str]()
+    reaches = accesses_of(launch.source, launch.kernel, launch.types())
+    terms = {bare(term) for one in reaches if one.writes for term in terms_of(one.index)}
+    for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
+        whole = [_ROUNDED_UP.fullmatch(text) for text in (before, after)]
+        if f"blockIdx.{'xyz'[axis]}" not in terms or before == after or None in whole:
+            continue
+        (size, each), (same, takes) = (match.groups() for match in whole if match is not None)
+        if size == same:
+            pinned[takes] = f"{takes} == {Expression.parse(each).integer({})}"
+            grid[axis] = before
+    choices = tuple(
+        replace(choice, constraints=(*choice.constraints, *own))
+        if (own := [text for takes, text in pinned.items() if choice.name in takes.split()[:1]])
+        else choice
+        for choice in proposals.choices
+    )
+    return replace(proposals, choices=choices), tuple(grid)
 
 
 def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
 from tuner.extensions.draft.choices import Proposals, propose
-from tuner.extensions.draft.constraints import without_unproved
+from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
@@ -132,9 +132,11 @@ def draft(
     proposals = without_unproved(launch, axes, proposed)
     if loops:
         proposals = with_loops(launch, axes, proposals)
+    proposals, blocks = pin_blocks(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)
     if stated is None:
-        inference = infer(launch, axes, tuned, proposals.choices, hosts)
+        counted = replace(tuned, grid=blocks) if blocks else tuned
+        inference = infer(launch, axes, counted, proposals.choices, hosts)
     else:
         inference = inference_for(stated, launch, axes)
     handed = with_maps(launch, axes, inference.arguments, maps)

@@ -62,6 +62,12 @@ class IndexSite:
 
     def _dimensions(self, text: str, depth: int) -> Shape | None:
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
+        if limit is None:
+            # `i + width <= n`
+            further = (b.limit for b in self.bounds if b.what.startswith(f"{bare(text)}+"))
+            inside = re.sub(r"^\((.+)\) \+ 1$", r"\1", next(further, ""))
+            if text.isidentifier() and (extent := self.translate_text(inside)) is not None:
+                return (extent,)
         if limit is not None:
             # up to where a segment ends: over all of them
             ending = self.pointing(self.variables.get(bare(limit), limit))
@@ -137,10 +143,10 @@ class IndexSite:
         limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
         whole, by = (self.translate_text(t) for t in (next(limits, ""), divisor))
         factors = whole.split(" * ") if whole else []
-        own = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
-        if own is not None and len(factors) > 1:
-            factors.remove(own)
-            return tuple(factors)
+        left = Counter(f.strip("()") for f in factors)
+        own = Counter(by.strip("()").split(" * ") if by is not None else ())
+        if own and not own - left and left - own:
+            return tuple(factor for factor in factors if (left - own)[factor.strip("()")])
         if whole is None or by is None or not IDENTIFIER.search(by):
             return None
         return (f"ceil_div({whole}, {by})",)

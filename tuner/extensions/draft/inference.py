@@ -316,7 +316,8 @@ class _Reading:
 
     def is_inner(self, reach: Access) -> bool:
         masked, fixed = self.launch.source.masked, {p.name for p in self.launch.kernel.parameters}
-        fixed |= {constant.name for constant in self.launch.source.constants}
+        constants = self.launch.source.constants
+        fixed |= {constant.name for constant in constants if constant.number is not None}
         known = find_assignments(masked, (self.launch.kernel.body,), reach.at)
         index = reach.index
         for _ in range(_MOST_HOPS):

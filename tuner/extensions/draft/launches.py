@@ -41,6 +41,8 @@ _ROW = (
     r"\bblockIdx\.[xyz]\s*\*\s*{0}\s*\+\s*threadIdx\.([xyz])"
     r"|\b{0}\s*\*\s*blockIdx\.[xyz]\s*\+\s*threadIdx\.([xyz])"
 )
+# how far an element looks is no size of an array
+_REACH = re.compile(r"RADIUS|HALO|BORDER|GHOST|STENCIL|FILTER", re.IGNORECASE)
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MAX_DEPTH = 8
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
@@ -99,9 +101,28 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
         if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
             found |= {name: names.axis(name) for name in unknown}
     if found:
-        return Axes(found)
+        derived = _derived(launch, found)
+        names_left = {name: axis for name, axis in found.items() if name not in derived}
+        return Axes(names_left, strides=derived)
     fixed = {constant.name: constant for constant in _fixed_constants(launch)}
     return Axes({name: names.axis(name) for name in fixed}, fixed)
+
+
+def _derived(launch: HostLaunch, found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Map what the launch passes and computes of other axes to the axes it is computed of."""
+    derived: dict[str, tuple[str, str]] = {}
+    for name in found:
+        variable = plain(launch.passed.get(name, ""))
+        stated = launch.site.definitions.get(variable, "")
+        others = {n: axis for n, axis in found.items() if n != name and n not in derived}
+        if not stated or number(stated) is not None or name in launch.varying:
+            continue
+        written = translate(stated, scope_of(launch, Axes(others), ()))
+        sizes = {*IDENTIFIER.findall(written or "")} & {*others.values()}
+        if written is not None and len(sizes) == 1:
+            told = f"{variable} = {stated}, where line {launch.site.line} launches"
+            derived[name] = written, told
+    return derived
 
 
 def _unknown_names(text: str, scope: Scope, depth: int = 0) -> Iterator[str]:
@@ -134,7 +155,8 @@ def _fixed_constants(launch: HostLaunch) -> Iterator[Constant]:
             continue
         if value is None or isinstance(value, bool) or value < 1:
             continue
-        if constant.name in sized or why_fixed(constant.name, value) == PROBLEM_SIZE:
+        looks = why_fixed(constant.name, value) == PROBLEM_SIZE and not _REACH.search(constant.name)
+        if constant.name in sized or looks:
             yield constant
 
 
