@@ -162,9 +162,9 @@ class _Reader:
                 names = node.children_by_field_name("declarator")
                 words = self.masked[node.start_byte : names[0].start_byte].split() if names else []
                 values = node.children_by_field_name("default_value")
-                for name, value in zip(names, values, strict=False):
-                    if "constexpr" in words and len(names) == len(values):
-                        yield from self.constant(name, value, words)
+                if "constexpr" in words and len(names) == len(values):
+                    for own, value in zip(names, values, strict=True):
+                        yield from self.constant(own, value, words)
             elif node.type == "init_declarator" and node.parent is not None:
                 name, children = part(node, "declarator"), node.parent.named_children
                 first = next((c for c in children if c.type.endswith("declarator")), node)

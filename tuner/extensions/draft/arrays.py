@@ -10,7 +10,6 @@ from itertools import combinations, permutations, takewhile
 from math import prod
 
 from tuner.extensions.draft.array_access import Access, own_arrays
-from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_code import Allocation, allocations_in
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
@@ -19,6 +18,7 @@ from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, find_assignments

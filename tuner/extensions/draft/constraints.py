@@ -7,14 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tuner.extensions.draft.choices import (
-    PER_THREAD,
-    Proposals,
-    TunableConstant,
-    is_asked,
-    taken_at_once,
-    warp_threads,
-)
+from tuner.extensions.draft.choices import is_asked
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.launches import (
     TILE,
@@ -27,8 +20,10 @@ from tuner.extensions.draft.launches import (
     template_launch,
 )
 from tuner.extensions.draft.loops import terms_of
+from tuner.extensions.draft.meaning import PER_THREAD, taken_at_once
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
 from tuner.model.expressions import Expression
 from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER
@@ -38,6 +33,8 @@ _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
 # a thread of the grid, among rows of so many threads
 _OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_MAY_FOLLOW = "of the launch may come from it, and nothing shows how"
+_EACH_BLOCK = "an array has an element for each block"
 _ROUNDED_UP = re.compile(r"ceil_div\((.+), ([\w* ]+)\)")
 _DIVIDED = re.compile(r"\b([A-Za-z_]\w*)\s*/\s*(?:\w+::)*([A-Za-z_]\w*)\b(?!::)")
 _CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
@@ -176,14 +173,16 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
             unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
     unproved |= {name: what for name, what in stays if what}
+    unproved = {name: f"{what} {_MAY_FOLLOW}" for name, what in unproved.items()}
+    counted = _counted_blocks(launch, axes, proposals).values()
+    unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
     extents = [c.name for c in choices if c.axis is not None]
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel
         unproved = dict.fromkeys(extents, reason) | unproved
     called = {c.name: c.name if (c.origin or "0").isdigit() else c.origin for c in choices}
     left = [
-        f"{called[c.name]} = {c.default} is left out: {unproved[c.name]} of the launch may "
-        "come from it, and nothing shows how"
+        f"{called[c.name]} = {c.default} is left out: {unproved[c.name]}"
         for c in choices
         if c.name in unproved
     ]
@@ -212,26 +211,38 @@ def pin_blocks(
 
     Gives the grid that the shape of such an array goes by, too.
     """
-    tuned = template_launch(launch, axes, proposals).grid or ()
-    own = launch_draft(launch, axes, proposals.instance).grid or ()
-    grid, pinned = list(tuned), dict[str, str]()
-    reaches = accesses_of(launch.source, launch.kernel, launch.types())
-    terms = {bare(term) for one in reaches if one.writes for term in terms_of(one.index)}
-    for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
-        whole = [_ROUNDED_UP.fullmatch(text) for text in (before, after)]
-        if f"blockIdx.{'xyz'[axis]}" not in terms or before == after or None in whole:
-            continue
-        (size, each), (same, takes) = (match.groups() for match in whole if match is not None)
-        if size == same:
-            pinned[takes] = f"{takes} == {Expression.parse(each).integer({})}"
-            grid[axis] = before
+    counted = _counted_blocks(launch, axes, proposals)
+    grid = list(template_launch(launch, axes, proposals).grid or ())
+    pinned: dict[str, str] = {}
+    for axis, (blocks, each, takes) in counted.items():
+        grid[axis] = blocks
+        pinned[takes.split()[0]] = f"{takes} == {each}"
     choices = tuple(
-        replace(choice, constraints=(*choice.constraints, *own))
-        if (own := [text for takes, text in pinned.items() if choice.name in takes.split()[:1]])
-        else choice
-        for choice in proposals.choices
+        replace(c, constraints=(*c.constraints, pinned[c.name])) if c.name in pinned else c
+        for c in proposals.choices
     )
     return replace(proposals, choices=choices), tuple(grid)
+
+
+def _counted_blocks(
+    launch: HostLaunch, axes: Axes, proposals: Proposals
+) -> dict[int, tuple[str, int, str]]:
+    """Map the axes of the grid along which each block has an element of its own in an array.
+
+    With the source's blocks, what each of them takes there, and what it takes in the template.
+    """
+    tuned = template_launch(launch, axes, proposals).grid or ()
+    own = launch_draft(launch, axes, proposals.instance).grid or ()
+    reaches = accesses_of(launch.source, launch.kernel, launch.types())
+    terms = {bare(term) for one in reaches if one.writes for term in terms_of(one.index)}
+    found: dict[int, tuple[str, int, str]] = {}
+    for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
+        source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))
+        if before == after or source is None or template is None or source[1] != template[1]:
+            continue
+        if f"blockIdx.{'xyz'[axis]}" in terms:
+            found[axis] = before, int(Expression.parse(source[2]).integer({})), template[2]
+    return found
 
 
 def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.extensions.draft.choices import Proposals, propose
+from tuner.extensions.draft.choices import propose
 from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
@@ -27,9 +28,11 @@ from tuner.extensions.draft.observed import Observed, observe
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
 from tuner.extensions.draft.python.source import read_python
+from tuner.extensions.draft.python.tuning_script import read_tuning_script
 from tuner.extensions.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.extensions.draft.strides import with_strides
 from tuner.extensions.draft.tensor_maps import split_maps, with_maps
+from tuner.extensions.draft.tunables import Proposals
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
@@ -89,7 +92,8 @@ class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
     `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
-    are macros of the build, `NAME=VALUE`. The draft is `run` on the CPU unless that is False.
+    are macros of the build, `NAME=VALUE`, and `script` what a script of Kernel Tuner has values
+    for. The draft is `run` on the CPU unless that is False.
     """
 
     kernels: tuple[str, ...] = ()
@@ -98,6 +102,16 @@ class Asked:
     problem: Path | None = None
     defined: tuple[str, ...] = ()
     run: bool = True
+    script: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    def with_script(self, path: Path) -> Asked:
+        """Take what a script beside a source has values for; the first where nothing defines it."""
+        script, text = read_tuning_script(path), source_text(path)
+        given = {name.partition("=")[0] for name in self.defined}
+        defined = {match[1] for match in re.finditer(r"#[ \t]*define[ \t]+(\w+)", text)}
+        open_ones = (name for name in script if re.search(rf"\b{name}\b", text))
+        more = tuple(f"{n}={script[n][0]}" for n in open_ones if n not in given | defined)
+        return replace(self, defined=(*self.defined, *more), script=script)
 
 
 def draft(
@@ -109,6 +123,7 @@ def draft(
     stem: str | None = None,
     problem: Path | None = None,
     loops: bool = True,
+    script: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
     observed: Observed | None = None,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
@@ -128,7 +143,7 @@ def draft(
     else:
         axes = axes_for(stated, launch)
     numbers = _WHOLE_NUMBER.findall("" if problem is None else read_text(problem))
-    proposed = propose(launch, list(axes.names.values()), {*map(int, numbers)})
+    proposed = propose(launch, list(axes.names.values()), {*map(int, numbers)}, script)
     proposals = without_unproved(launch, axes, proposed)
     if loops:
         proposals = with_loops(launch, axes, proposals)
@@ -204,7 +219,7 @@ def draft_source(
             remedy=f"write search_spaces/{path.name}.yaml with a template beside it, as those of "
             "kernels/portable (docs/hardware.md)",
         )
-    asked = asked or Asked()
+    asked = (asked or Asked()).with_script(path)
     beside = path.with_suffix(".py")
     if asked.problem is None and beside.is_file() and states_problem(beside):
         asked = replace(asked, problem=beside)
@@ -456,7 +471,16 @@ def _compiling(
 
     What the source says of it is sure where a run on the CPU shows it, too.
     """
-    again = partial(draft, source, kernel, folder, options, stem=stem, problem=asked.problem)
+    again = partial(
+        draft,
+        source,
+        kernel,
+        folder,
+        options,
+        stem=stem,
+        problem=asked.problem,
+        script=asked.script,
+    )
     drafted = again()
     loops = _compiles(drafted, compiler, options)
     drafted = drafted if loops else again(loops=False)

@@ -8,15 +8,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
-from tuner.extensions.draft.choices import (
-    PER_THREAD,
-    PROBLEM_SIZE,
-    Names,
-    Proposals,
-    TunableConstant,
-    warp_threads,
-    why_fixed,
-)
 from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.host_code import HostFunction, functions_of
 from tuner.extensions.draft.host_values import (
@@ -27,7 +18,9 @@ from tuner.extensions.draft.host_values import (
     names_behind,
     plain,
 )
+from tuner.extensions.draft.meaning import PER_THREAD, PROBLEM_SIZE, why_fixed
 from tuner.extensions.draft.translate import Scope, Translation, translate
+from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant, warp_threads
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of

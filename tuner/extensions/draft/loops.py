@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tuner.extensions.draft.array_access import Access, own_arrays, split_at
-from tuner.extensions.draft.choices import PER_THREAD, WARP, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
+from tuner.extensions.draft.meaning import PER_THREAD, WARP
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant
 from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, bounds_at, find_assignments

@@ -1,4 +1,4 @@
-"""What a run of a fresh draft on the CPU shows: which of its lines are sure, and which are wrong."""
+"""What a run of a fresh draft on the CPU shows: which of its lines are sure, which are wrong."""
 
 from __future__ import annotations
 

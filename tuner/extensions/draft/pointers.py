@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in
 from tuner.extensions.draft.array_access import Access, OwnArray, name_of, split_at, unwrap_name
+from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span

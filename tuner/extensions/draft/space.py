@@ -10,12 +10,13 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tuner.extensions.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.extensions.draft.constraints import conditions_kept, exact_divisions
 from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes, LaunchDraft, launch_draft
+from tuner.extensions.draft.meaning import MAX_THREADS
 from tuner.extensions.draft.tensor_maps import Handed
+from tuner.extensions.draft.tunables import Proposals, TunableConstant
 from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.kernel import DTYPE_BYTES, MEASURED_DTYPES
