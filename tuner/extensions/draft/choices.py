@@ -44,7 +44,7 @@ from tuner.source.facts import (
     within,
 )
 from tuner.source.host import Edit
-from tuner.source.syntax import fold, number
+from tuner.source.syntax import closing, fold, number
 
 _MIN_BLOCKS = (1, 2, 3, 4)
 _OTHER_MEMORY = "launches with its other value ask for other shared memory"
@@ -125,6 +125,7 @@ def _constants(
         block |= bounds is not None and bounds.max_threads == name and launch.block == (value,)
         own, note = names.of(name), f"{name}, line {constant.line}"
         near = values_for(name, value, block=block)
+        near = _defined_widths(launch, name, near) or (value,)
         if own_values:
             # in the order of the script, and the source's own
             near, note = tuple(dict.fromkeys((*own_values, value))), f"{note}, tune_params"
@@ -218,6 +219,26 @@ def _template(
     return choices, tuple(edits), instance[:first], left
 
 
+def _defined_widths(launch: HostLaunch, name: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Keep the values for which there is a class that the kernel hands them to, `pack_t<T, N>`."""
+    masked = launch.source.masked
+    for used in re.finditer(
+        rf"\b(\w+)\s*<[^<>;(]*\b{name}\s*>", masked[slice(*launch.kernel.body)]
+    ):
+        head = (
+            rf"\b(?:struct|class)\s+(?:\w+\([^()]*\)\s*)*{used[1]}\b\s*(<[^<>;{{]*>)?[^;{{]*(?=\{{)"
+        )
+        heads = [*re.finditer(head, masked)]
+        stated = {int(m[1]) for one in heads if (m := re.search(r"(\d+)\s*>$", one[1] or ""))}
+        open_ones = [one for one in heads if not re.search(r"\d\s*>$", one[1] or "")]
+        bodies = " ".join(masked[one.end() : closing(masked, one.end())] for one in open_ones)
+        by = re.search(r"static_assert\s*\([^;]*%\s*(\d+)\s*==\s*0", bodies)
+        each = int(by[1]) if by is not None else 1
+        if heads:
+            values = tuple(v for v in values if v in stated or (open_ones and int(v) % each == 0))
+    return values
+
+
 def is_asked(launch: HostLaunch, stated: str) -> bool:
     """Whether a condition on the way to the launch names the number that the launch states."""
     number_alone = re.compile(rf"(?<![\w.]){stated}(?![\w.])") if stated.isdigit() else None
@@ -257,6 +278,7 @@ def _template_choice(
         near = tuple(sorted(stated))
     elif block and len(stated) > 1:
         near = doubled_between(*sorted(stated))
+    near = _defined_widths(launch, parameter.name, near) or (value,)
     return TunableConstant(
         name=name,
         values=near,

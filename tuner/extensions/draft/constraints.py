@@ -94,7 +94,7 @@ def _whole_widths(
     text = launch.source.masked[slice(*launch.kernel.body)]
     for choice in choices:
         for place, limit in taken_at_once(text, choice.origin or ""):
-            guarded = re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", text)
+            guarded = place and re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", text)
             whole = None if guarded else translate(limit, scope)
             if whole is not None and not whole.isdigit():
                 yield f"{whole if whole.isidentifier() else f'({whole})'} % {choice.name} == 0"

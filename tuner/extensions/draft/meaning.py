@@ -107,6 +107,7 @@ def taken_at_once(text: str, name: str) -> list[tuple[str, str]]:
     found = re.findall(
         rf"\b(\w+)\s*=\s*{by}\s*\1\s*<\s*([^;&|]+);\s*\1\s*\+=[^;)]*\*\s*{name}\s*\)", text
     )
+    found += [("", limit) for limit in re.findall(rf"\)\s*\*\s*{name}\s*<\s*(\w+)\s*[;)]", text)]
     starts = re.findall(rf"\b(\w+)\s*=\s*{by}", text)
     for place in starts:
         found += [
@@ -132,7 +133,10 @@ def why_meant(
     is_row = value == WARP and _EXCHANGED.search(text) is not None
     if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
         return _HARDWARE
-    if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(text):
+    # `pack_t<T, kVec> v;`: a class that moves so many, whatever it is made of
+    body = launch.source.masked[slice(*launch.kernel.body)]
+    moved = body if re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", body) else text
+    if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(moved):
         return OTHER_WIDTH
     if isinstance(value, bool) or any(
         splits_work(name, value) or is_switch(name, value) for name in called
