@@ -55,7 +55,7 @@ _SPLITS = re.compile(
     r".*(TILE|BLOCK|CTA|THREADS|WARPS|CHUNK|STEP|ROWS|COLS|COARS|SPLIT|UNROLL|_PER_).*|[BTW][MNK]"
 )
 _COMPARED = (
-    r"{own}\s*[=!]=\s*\d|[(,;&|!?]\s*\d+\s*[=!]=\s*{own}|\bcase\s+{own}",
+    r"(?<![%*/+-])(?<![%*/+-]\s){own}\s*[=!]=\s*\d|[(,;&|!?]\s*\d+\s*[=!]=\s*{own}|\bcase\s+{own}",
     r"(?<![&|])[&|]\s*{own}(?!\s*[-+*/(])|{own}\s*(?:&(?![&=])|\|(?![|=]))(?!\s*\(\s*{own})",
     r"{handed}\s*[=!]=\s*{own}(?!\s*[-+*/<])",
 )
