@@ -11,10 +11,6 @@ from tuner.extensions.draft.block_choices import propose_block, with_launch_boun
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.literals import literal_tiles
 from tuner.extensions.draft.meaning import (
-    ASKS,
-    ATTRIBUTE,
-    MEANING,
-    OTHER_WIDTH,
     PER_THREAD,
     PROBLEM_SIZE,
     UNTIED,
@@ -194,17 +190,7 @@ def _template(
             reason = None if reason == UNTIED else reason
         if reason is None:
             lifted[index] = value
-        elif reason in (
-            MEANING,
-            _PASSED,
-            ATTRIBUTE,
-            _OTHER_MEMORY,
-            _UNSTATED,
-            ASKS,
-            UNTIED,
-            _ONE_OF_TABLE,
-            OTHER_WIDTH,
-        ):
+        else:
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
     first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)

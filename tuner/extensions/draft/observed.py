@@ -16,12 +16,12 @@ from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.inference import DraftArgument
 from tuner.model.errors import TunerError
-from tuner.space.blanks import blanks
+from tuner.space.blanks import BLANK, blanks
 from tuner.space.load import load_definition
 
 # A draft is waited for: what takes longer is left to `tune check`.
 LIMIT_S = 8.0
-_MOST_BYTES = 8 << 20
+_MOST_BYTES = 4 << 20
 # What sizes are multiples of: threads and vectors divide the first, nothing divides the second.
 _EVEN, _ODD = (128, 32, 8, 4), (41, 11, 3, 1)
 # Each axis has a number of its own, so that no two products agree by chance.
@@ -50,7 +50,7 @@ class Observed:
         """Say of an argument how sure it is now."""
         name, is_array = argument.parameter.name, argument.role is not None
         if finding := self.wrong.get(name):
-            seen = Evidence(GUESSED, f"the CPU shows that {finding.text}")
+            seen = Evidence(GUESSED, f"the CPU shows, {finding.text}")
             is_inout = finding.whole and finding.role == "inout"
             role = "inout" if is_inout else argument.role
             return replace(argument, role=role, evidence=(*argument.evidence, seen))
@@ -109,6 +109,8 @@ def _run(
     listed = (", ".join(f"{axis}: {size}" for axis, size in sizes.items()) for sizes in every)
     pairs = [f"{{{one}}}" for one in dict.fromkeys(listed)]
     filled = _TUNED.sub(f"  tuned: [{', '.join(pairs)}]", text)
+    # the baseline has no parameters
+    filled = filled.replace(f"  {BLANK}: [{BLANK}]", "  nothing: [1]")
     if blanks(filled):
         return ()
     path = folder / "draft.yaml"
@@ -133,4 +135,5 @@ def _agreed(tried: Sequence[Proof]) -> Observed:
         return Observed()
     before, after = wrong[:2]
     same = {one.argument for one in before.mistakes} & {one.argument for one in after.mistakes}
-    return Observed(wrong={one.argument: one for one in after.mistakes if one.argument in same})
+    found = (replace(one, text=f"with {after.workload}, that {one.text}") for one in after.mistakes)
+    return Observed(wrong={one.argument: one for one in found if one.argument in same})
