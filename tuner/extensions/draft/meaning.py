@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.expressions import Value
-from tuner.source.facts import (
-    Span,
-)
+from tuner.source.facts import Span
 
 MAX_THREADS = 1024
 PROBLEM_SIZE = "it looks like a problem size"

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.extensions.draft.meaning import (
-    MAX_THREADS,
-    PER_THREAD,
-    WARP,
-    is_switch,
-    snake_case,
-)
+from tuner.extensions.draft.meaning import MAX_THREADS, PER_THREAD, WARP, is_switch, snake_case
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
 from tuner.source.host import Edit
