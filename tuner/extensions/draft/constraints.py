@@ -19,7 +19,7 @@ from tuner.extensions.draft.launches import (
     source_names,
     template_launch,
 )
-from tuner.extensions.draft.loops import terms_of
+from tuner.extensions.draft.loops import counts_blocks, terms_of
 from tuner.extensions.draft.meaning import PER_THREAD, taken_at_once
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
@@ -35,6 +35,7 @@ _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\
 _OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
 _MAY_FOLLOW = "of the launch may come from it, and nothing shows how"
 _EACH_BLOCK = "an array has an element for each block"
+_EACH_LEAVES = "what a block takes of the whole shows in what it leaves"
 _ROUNDED_UP = re.compile(r"ceil_div\((.+), ([\w* ]+)\)")
 _DIVIDED = re.compile(r"\b([A-Za-z_]\w*)\s*/\s*(?:\w+::)*([A-Za-z_]\w*)\b(?!::)")
 _CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
@@ -176,6 +177,12 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     unproved = {name: f"{what} {_MAY_FOLLOW}" for name, what in unproved.items()}
     counted = _counted_blocks(launch, axes, proposals).values()
     unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
+    reaches = accesses_of(launch.source, launch.kernel, launch.types())
+    if "gridDim" in launch.source.masked[slice(*launch.kernel.body)] and any(
+        one.writes and counts_blocks(one.index) for one in reaches
+    ):
+        threads = (c for c in choices if c.is_block or c.axis is not None or warp_threads(c))
+        unproved |= {c.name: _EACH_LEAVES for c in threads}
     extents = [c.name for c in choices if c.axis is not None]
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel

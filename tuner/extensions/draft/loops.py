@@ -256,6 +256,10 @@ class _Loops:
             return
         if any(site.guarded for site in self.sites) and len(self.sites) > 1:
             return
+        # which elements a block takes shows in what it leaves
+        by_block = any(a.writes and counts_blocks(a.index) for a in self.accesses)
+        if by_block and any(site.over_grid and not site.guarded for site in self.sites):
+            return
         name = names.of("vec")
         hole = f"@{{ {name} }}@"
         edits: list[Edit] = []
@@ -479,6 +483,11 @@ def _is_conditional(node: Node, body: Span) -> bool:
 def factors_of(text: str) -> list[str]:
     """Split a product, without casts and parentheses."""
     return [plain(piece) for piece in split_at(plain(text), "*")]
+
+
+def counts_blocks(index: str) -> bool:
+    """Tell whether each block of the grid has an element of its own."""
+    return any(re.fullmatch(r"blockIdx\.[xyz]", bare(term)) for term in terms_of(index))
 
 
 def terms_of(text: str) -> list[str]:

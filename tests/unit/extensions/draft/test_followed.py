@@ -45,6 +45,15 @@ FOLLOWED = {
         ["shape: [ceil_div(n, 128 * 4)]", '- "block * each_items == 512"'],
         [],
     ),
+    "what each block leaves of a loop over the grid": (
+        "#define WARPS 4\n" + HEAD
+        + "  float s = 0; for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n;\n"
+        "    i += gridDim.x * blockDim.x) s += x[i];\n"
+        "  s = __reduce_add_sync(~0u, s); if (threadIdx.x % 32 == 0) atomicAdd(y + blockIdx.x, s); }\n"
+        "void f(float* p, int n, int d) { k<<<240, WARPS * 32>>>(p, p, n, d); }\n",
+        ["# WARPS = 4 is left out: what a block takes of the whole shows in what it leaves"],
+        ["  warps: [", "  vec: ["],
+    ),
     "a size that host code computes of another": (
         HEAD + "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
         "  if (i / 32 < d) y[blockIdx.y * d + i / 32] = x[blockIdx.y * n + i]; }\n"
