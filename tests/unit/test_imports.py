@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_035,
+    "core": 47_040,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 16_455,
+    "draft": 16_995,
     "agents": 8_315,
-    "cpu": 4_435,
+    "cpu": 4_480,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
+    "tests": 83_025,
     "docs": 4_895,
 }
 

@@ -49,7 +49,8 @@ FOLLOWED = {
         "#define WARPS 4\n" + HEAD
         + "  float s = 0; for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n;\n"
         "    i += gridDim.x * blockDim.x) s += x[i];\n"
-        "  s = __reduce_add_sync(~0u, s); if (threadIdx.x % 32 == 0) atomicAdd(y + blockIdx.x, s); }\n"
+        "  s = __reduce_add_sync(~0u, s);\n"
+        "  if (threadIdx.x % 32 == 0) atomicAdd(y + blockIdx.x, s); }\n"
         "void f(float* p, int n, int d) { k<<<240, WARPS * 32>>>(p, p, n, d); }\n",
         ["# WARPS = 4 is left out: what a block takes of the whole shows in what it leaves"],
         ["  warps: [", "  vec: ["],
