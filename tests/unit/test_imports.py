@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_555,
+    "core": 47_565,
     "runtime": 2_245,
     "export": 2_875,
     "engines": 3_560,
-    "draft": 16_515,
+    "draft": 17_050,
     "agents": 8_360,
-    "cpu": 4_435,
+    "cpu": 4_480,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 83_725,
+    "tests": 83_950,
     "docs": 4_910,
 }
 

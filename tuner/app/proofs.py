@@ -17,7 +17,8 @@ from tuner.model.kernel import KernelSpec, Workload
 class ProofFinding:
     """One thing that a run showed of an argument; a `mistake` contradicts the file at `line`.
 
-    `idle` says that it is that nothing depends on an input.
+    `idle` says that it is that nothing depends on an input, `whole` that its last element and none
+    behind it is touched, `role` what it is where that was seen.
     """
 
     argument: str
@@ -25,6 +26,8 @@ class ProofFinding:
     text: str
     mistake: bool = False
     idle: bool = False
+    whole: bool = False
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,12 @@ class Prover(Protocol):
         info: DeviceInfo,
         reference: ReferenceProcess,
         allows: Callable[[Mapping[str, int]], bool],
+        alone_s: float | None = None,
     ) -> tuple[Proof, ...]:
         """Run the baseline and compare what it does with the file and with the reference.
 
-        `allows` says which sizes keep the file's constraints.
+        `allows` says which sizes keep the file's constraints. With a number of seconds `alone_s`
+        only the file's own workloads are run, until then, and nothing is compared with a reference.
         """
 
 

@@ -48,7 +48,7 @@ _GLOBAL = re.compile(
     re.M,
 )
 # `fast ? &a : &b`
-_BRANCHES = re.compile(r"[^?;]*\?|(?<!:):(?!:)")
+_BRANCHES = re.compile(r"(?:[^?:;]|::)*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
 
 

@@ -159,10 +159,12 @@ class _Reader:
                 if inside is not None and part(inside, "name") is None:
                     yield from self.constant(part(node, "name"), part(node, "value"), ["const"])
             elif node.type == "field_declaration":
-                name = part(node, "declarator")
-                words = self.masked[node.start_byte : name.start_byte].split() if name else []
-                if "constexpr" in words:
-                    yield from self.constant(name, part(node, "default_value"), words)
+                names = node.children_by_field_name("declarator")
+                words = self.masked[node.start_byte : names[0].start_byte].split() if names else []
+                values = node.children_by_field_name("default_value")
+                if "constexpr" in words and len(names) == len(values):
+                    for own, value in zip(names, values, strict=True):
+                        yield from self.constant(own, value, words)
             elif node.type == "init_declarator" and node.parent is not None:
                 name, children = part(node, "declarator"), node.parent.named_children
                 first = next((c for c in children if c.type.endswith("declarator")), node)

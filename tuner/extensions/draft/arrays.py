@@ -10,7 +10,6 @@ from itertools import combinations, permutations, takewhile
 from math import prod
 
 from tuner.extensions.draft.array_access import Access, own_arrays
-from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_code import Allocation, allocations_in
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
@@ -19,6 +18,7 @@ from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, find_assignments
@@ -39,6 +39,7 @@ _LEAST_TELLING = 8
 _MOST_FACTORS = 3
 # Whole numbers of one and two bytes point nowhere beyond.
 _BELOW = {"uint8": 2**8, "int8": 2**7, "uint16": 2**16, "int16": 2**15}
+_STEP = re.compile(r";\s*(\w+)\s*\+=\s*([^;{}]+?)\)\s*(?=[\w{*#])")
 _NUMBERS = re.compile(r"(indices|distinct)\((\d+)\)")
 
 
@@ -346,7 +347,10 @@ class Arrays:
         known = {name: self.without_flat(value.text) for name, value in variables.items()}
         tuned = frozenset(self.tunable)
         names = self.tables, self.lasts
-        return IndexSite(self.scope, self.grid, self.block, reach.bounds, known, tuned, *names)
+        text = masked[slice(*self.launch.kernel.body)]
+        steps = {name: by for name, by in _STEP.findall(text) if text.count(f"{name} +=") == 1}
+        place = self.scope, self.grid, self.block, reach.bounds, known, tuned
+        return IndexSite(*place, *names, steps)
 
     def without_flat(self, text: str) -> str:
         # a block of one row has threadIdx.y of 0

@@ -7,29 +7,37 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tuner.extensions.draft.choices import (
-    PER_THREAD,
-    Proposals,
-    TunableConstant,
-    is_asked,
-    warp_threads,
-)
+from tuner.extensions.draft.choices import is_asked
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.launches import (
     TILE,
     Axes,
     LaunchDraft,
+    along,
     launch_draft,
     scope_of,
     source_names,
+    template_launch,
 )
+from tuner.extensions.draft.loops import counts_blocks, terms_of
+from tuner.extensions.draft.meaning import PER_THREAD, taken_at_once
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
 from tuner.model.expressions import Expression
+from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER
 from tuner.source.syntax import fold, listed
 
 _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
+# a thread of the grid, among rows of so many threads
+_OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_MAY_FOLLOW = "of the launch may come from it, and nothing shows how"
+_EACH_BLOCK = "an array has an element for each block"
+_EACH_LEAVES = "what a block takes of the whole shows in what it leaves"
+_ROUNDED_UP = re.compile(r"ceil_div\((.+), ([\w* ]+)\)")
+_DIVIDED = re.compile(r"\b([A-Za-z_]\w*)\s*/\s*(?:\w+::)*([A-Za-z_]\w*)\b(?!::)")
 _CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
 
 
@@ -42,7 +50,7 @@ def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> I
     found = {
         (match[1], match[2])
         for text in texts
-        for match in re.finditer(r"\b([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)\b", text)
+        for match in _DIVIDED.finditer(text)
         if match[1] in origins and match[2] in origins
     }
     for dividend, divisor in sorted(found):
@@ -77,6 +85,20 @@ def conditions_kept(
             yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
     yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
     yield from _tile_products(choices, tuned)
+    yield from _whole_widths(launch, scope, choices)
+
+
+def _whole_widths(
+    launch: HostLaunch, scope: Scope, choices: Sequence[TunableConstant]
+) -> Iterator[str]:
+    """Yield that a size is so many times what a thread takes of it at once, unguarded."""
+    text = launch.source.masked[slice(*launch.kernel.body)]
+    for choice in choices:
+        for place, limit in taken_at_once(text, choice.origin or ""):
+            guarded = place and re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", text)
+            whole = None if guarded else translate(limit, scope)
+            if whole is not None and not whole.isdigit():
+                yield f"{whole if whole.isidentifier() else f'({whole})'} % {choice.name} == 0"
 
 
 def _asked_numbers(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[str, str]:
@@ -97,7 +119,8 @@ def _thread_tiles(
     text = launch.source.masked[slice(*launch.kernel.body)]
     splits = {fold(match[1]) for match in _THREAD_SPLIT.finditer(text)}
     written = ((split, translate(split, scope)) for split in sorted(splits))
-    own = {part: {*IDENTIFIER.findall(part)} for _, part in written if part is not None}
+    splits_of = {part: split for split, part in written if part is not None}
+    own = {part: {*IDENTIFIER.findall(part)} for part in splits_of}
     found: dict[str, str] = {}
     for part, names in own.items():
         if not names or not names <= sizes.keys() or len(launch.block) != 1 or part == block:
@@ -114,7 +137,12 @@ def _thread_tiles(
             if a != b and size == rest * own_size and re.search(rf"\*\s*{origins[b]}\b", text)
         ]
         whole = f"({part}) * {takes[0]} == {block}" if len(takes) == 1 else ""
+        if not takes and re.search(_OF_GRID.format(re.escape(splits_of[part])), fold(text)):
+            whole = f"({block}) % ({part}) == 0"
         found[part] = f"({part}) == {block}" if rest == 1 else whole
+        if block and (by := re.fullmatch(rf"{re.escape(block)} // (\w+)", part)):
+            # the rest of the block is what it is divided by
+            found[part], left = f"{block} % {by[1]} == 0", 0
         found[part] = "" if left else found[part]
     return found
 
@@ -146,14 +174,22 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
             unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
     unproved |= {name: what for name, what in stays if what}
+    unproved = {name: f"{what} {_MAY_FOLLOW}" for name, what in unproved.items()}
+    counted = _counted_blocks(launch, axes, proposals).values()
+    unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
+    reaches = accesses_of(launch.source, launch.kernel, launch.types())
+    if "gridDim" in launch.source.masked[slice(*launch.kernel.body)] and any(
+        one.writes and counts_blocks(one.index) for one in reaches
+    ):
+        threads = (c for c in choices if c.is_block or c.axis is not None or warp_threads(c))
+        unproved |= {c.name: _EACH_LEAVES for c in threads}
     extents = [c.name for c in choices if c.axis is not None]
     if reason := next((unproved[name] for name in extents if name in unproved), None):
         # the extents of a block stand in one bound of the kernel
         unproved = dict.fromkeys(extents, reason) | unproved
     called = {c.name: c.name if (c.origin or "0").isdigit() else c.origin for c in choices}
     left = [
-        f"{called[c.name]} = {c.default} is left out: {unproved[c.name]} of the launch may "
-        "come from it, and nothing shows how"
+        f"{called[c.name]} = {c.default} is left out: {unproved[c.name]}"
         for c in choices
         if c.name in unproved
     ]
@@ -173,6 +209,63 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     )
     left = [*proposals.left, *left]
     return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
+
+
+def pin_blocks(
+    launch: HostLaunch, axes: Axes, proposals: Proposals
+) -> tuple[Proposals, tuple[str, ...]]:
+    """Keep what a block takes as it is where an array has an element for each block.
+
+    Gives the grid that the shape of such an array goes by, too.
+    """
+    counted = _counted_blocks(launch, axes, proposals)
+    grid = list(template_launch(launch, axes, proposals).grid or ())
+    pinned: dict[str, str] = {}
+    for axis, (blocks, each, takes) in counted.items():
+        grid[axis] = blocks
+        pinned[takes.split()[0]] = f"{takes} == {each}"
+    choices = tuple(
+        replace(c, constraints=(*c.constraints, pinned[c.name])) if c.name in pinned else c
+        for c in proposals.choices
+    )
+    return replace(proposals, choices=choices), tuple(grid)
+
+
+def _counted_blocks(
+    launch: HostLaunch, axes: Axes, proposals: Proposals
+) -> dict[int, tuple[str, int, str]]:
+    """Map the axes of the grid along which each block has an element of its own in an array.
+
+    With the source's blocks, what each of them takes there, and what it takes in the template.
+    """
+    tuned = template_launch(launch, axes, proposals).grid or ()
+    own = launch_draft(launch, axes, proposals.instance).grid or ()
+    reaches = accesses_of(launch.source, launch.kernel, launch.types())
+    terms = {bare(term) for one in reaches if one.writes for term in terms_of(one.index)}
+    found: dict[int, tuple[str, int, str]] = {}
+    for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
+        source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))
+        if before == after or source is None or template is None or source[1] != template[1]:
+            continue
+        if f"blockIdx.{'xyz'[axis]}" in terms:
+            found[axis] = before, int(Expression.parse(source[2]).integer({})), template[2]
+    return found
+
+
+def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:
+    """Tell whether all threads of the grid are so many times as many, and none goes further."""
+    spans = launch.source.reachable([launch.kernel])
+    text = " ".join(launch.source.masked[start:end] for start, end in spans)
+    if "gridDim" in text or re.search(r"grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)", text):
+        return False
+    own = choice.origin
+    if choice.axis is not None:
+        own = rf"blockDim\.{'xyz'[choice.axis]}"
+    elif own is None or not choice.is_block:
+        return False
+    return (
+        re.search(rf"\bblockIdx\.[xyz]\s*\*\s*{own}\b|\b{own}\s*\*\s*blockIdx\b", text) is not None
+    )
 
 
 def _what_stays(
@@ -199,6 +292,8 @@ def _what_stays(
             tiles = TILE.findall(launch.source.masked, *launch.kernel.body)
             is_tile = choice.origin in (number for pair in tiles for number in pair)
             comes_from |= is_tile if what == "the grid" else size in launch.block
+        if what == "the grid" and _counts_threads(choice, launch):
+            comes_from = True
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
             is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
@@ -210,6 +305,7 @@ def _what_stays(
             open_parts = " ".join(part for part, said in told_of.items() if not said)
             comes_from |= choice.name in IDENTIFIER.findall(open_parts)
             comes_from |= choice.axis is not None or warp_threads(choice) == prod(launch.block)
+            comes_from |= choice in along(launch, choices).values()
         elif what == "the shared memory" and told.isdigit() and told != "0":
             # as the number that it is there, or unseen behind a bare number of bytes
             comes_from |= choice.axis is not None or (

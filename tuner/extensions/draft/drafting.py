@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
-from tuner.extensions.draft.choices import Proposals, propose
-from tuner.extensions.draft.constraints import without_unproved
+from tuner.extensions.draft.choices import propose
+from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
@@ -22,12 +24,15 @@ from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
 from tuner.extensions.draft.launches import axes_of, template_launch
 from tuner.extensions.draft.loops import WORK, with_loops
+from tuner.extensions.draft.observed import Observed, observe
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
 from tuner.extensions.draft.python.source import read_python
+from tuner.extensions.draft.python.tuning_script import read_tuning_script
 from tuner.extensions.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.extensions.draft.strides import with_strides
 from tuner.extensions.draft.tensor_maps import split_maps, with_maps
+from tuner.extensions.draft.tunables import Proposals
 from tuner.model.errors import KernelError, TunerError
 from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
@@ -87,7 +92,8 @@ class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
     `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
-    are macros of the build, `NAME=VALUE`.
+    are macros of the build, `NAME=VALUE`, and `script` what a script of Kernel Tuner has values
+    for. The draft is `run` on the CPU unless that is False.
     """
 
     kernels: tuple[str, ...] = ()
@@ -95,6 +101,17 @@ class Asked:
     folders: tuple[Path, ...] = ()
     problem: Path | None = None
     defined: tuple[str, ...] = ()
+    run: bool = True
+    script: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    def with_script(self, path: Path) -> Asked:
+        """Take what a script beside a source has values for; the first where nothing defines it."""
+        script, text = read_tuning_script(path), source_text(path)
+        given = {name.partition("=")[0] for name in self.defined}
+        defined = {match[1] for match in re.finditer(r"#[ \t]*define[ \t]+(\w+)", text)}
+        open_ones = (name for name in script if re.search(rf"\b{name}\b", text))
+        more = tuple(f"{n}={script[n][0]}" for n in open_ones if n not in given | defined)
+        return replace(self, defined=(*self.defined, *more), script=script)
 
 
 def draft(
@@ -106,6 +123,8 @@ def draft(
     stem: str | None = None,
     problem: Path | None = None,
     loops: bool = True,
+    script: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
+    observed: Observed | None = None,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
@@ -124,17 +143,21 @@ def draft(
     else:
         axes = axes_for(stated, launch)
     numbers = _WHOLE_NUMBER.findall("" if problem is None else read_text(problem))
-    proposed = propose(launch, list(axes.names.values()), {*map(int, numbers)})
+    proposed = propose(launch, list(axes.names.values()), {*map(int, numbers)}, script)
     proposals = without_unproved(launch, axes, proposed)
     if loops:
         proposals = with_loops(launch, axes, proposals)
+    proposals, blocks = pin_blocks(launch, axes, proposals)
     tuned = template_launch(launch, axes, proposals)
     if stated is None:
-        inference = infer(launch, axes, tuned, proposals.choices, hosts)
+        counted = replace(tuned, grid=blocks) if blocks else tuned
+        inference = infer(launch, axes, counted, proposals.choices, hosts)
     else:
         inference = inference_for(stated, launch, axes)
     handed = with_maps(launch, axes, inference.arguments, maps)
-    inference = replace(inference, arguments=handed.arguments)
+    arguments = handed.arguments if observed is None else map(observed.see, handed.arguments)
+    inference = replace(inference, arguments=tuple(arguments))
+    origin = launch.origin if observed is None else observed.see_launch(launch.origin)
     stem, root = stem or source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
@@ -151,7 +174,7 @@ def draft(
         default={choice.name: choice.default for choice in proposals.choices},
         launched=tuned.kernel,
         space_path=space_path,
-        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed),
+        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed, origin),
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
@@ -196,7 +219,7 @@ def draft_source(
             remedy=f"write search_spaces/{path.name}.yaml with a template beside it, as those of "
             "kernels/portable (docs/hardware.md)",
         )
-    asked = asked or Asked()
+    asked = (asked or Asked()).with_script(path)
     beside = path.with_suffix(".py")
     if asked.problem is None and beside.is_file() and states_problem(beside):
         asked = replace(asked, problem=beside)
@@ -222,7 +245,7 @@ def draft_source(
     for start, end in source.reachable([kernel]):
         require_body(kernel.name, path, lines.at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
-    drafted = _compiling(source, kernel.name, folder, compiler(), stem=stem, problem=asked.problem)
+    drafted = _compiling(source, kernel.name, folder, asked, compiler(), stem=stem)
     names = (drafted.launched,) if drafted.launched is not None else ()
     request = CompileRequest(hide_host_code(source), names, _ARCHITECTURE)
     elsewhere = HostLaunch.of(source, kernel).is_guessed and siblings(path, (path,))
@@ -369,7 +392,7 @@ def _draft_extraction(
         names = ", ".join(instance.kernel.name for instance in unit.instances)
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     kernel = unit.instances[0].kernel.name
-    drafted = _compiling(unit.source, kernel, folder, compiler, options, problem=asked.problem)
+    drafted = _compiling(unit.source, kernel, folder, asked, compiler, options)
     first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
     drafted = replace(drafted, space_yaml=relocate_lines(drafted.space_yaml, unit.places, first))
     done = write_draft(drafted, force=force, unit={target: unit.unit})
@@ -438,17 +461,33 @@ def _compiling(
     source: SourceFile,
     kernel: str,
     folder: Path,
+    asked: Asked,
     compiler: Compiler,
     options: tuple[str, ...] = (),
     *,
     stem: str | None = None,
-    problem: Path | None = None,
 ) -> Draft:
-    """Draft with all that a thread could do at once, or without where that does not compile."""
-    drafted = draft(source, kernel, folder, options, stem=stem, problem=problem)
-    if _compiles(drafted, compiler, options):
+    """Draft with all that a thread could do at once, or without where that does not compile.
+
+    What the source says of it is sure where a run on the CPU shows it, too.
+    """
+    again = partial(
+        draft,
+        source,
+        kernel,
+        folder,
+        options,
+        stem=stem,
+        problem=asked.problem,
+        script=asked.script,
+    )
+    drafted = again()
+    loops = _compiles(drafted, compiler, options)
+    drafted = drafted if loops else again(loops=False)
+    if asked.problem is not None:
         return drafted
-    return draft(source, kernel, folder, options, stem=stem, problem=problem, loops=False)
+    observed = observe(drafted.space_yaml, source.own_text) if asked.run else Observed()
+    return again(loops=loops, observed=observed)
 
 
 def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:

@@ -12,10 +12,11 @@ from tuner.extensions.draft.host_values import plain
 from tuner.extensions.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Bound, bare
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import Node, fold, part, text_of, walk
+from tuner.source.syntax import Node, fold, listed, part, text_of, walk
 
 _MAX_DEPTH = 12
 _INNER = "place_behind_the_start"
+_CLAMP = re.compile(r"(?:std::)?(?:min|max|clamp)\s*(?:<[^<>]*>)?\(")
 _BUILTIN = re.compile(r"(blockIdx|threadIdx)\.([xyz])")
 
 Shape = tuple[str, ...]
@@ -36,7 +37,7 @@ class IndexSite:
 
     `tuned` are the names of parameters, which size tiles and no array; `tables` are arrays of whole
     numbers, each with a name for what its numbers are below; `lasts` name the last number of those
-    that say where segments begin and end.
+    that say where segments begin and end; `steps` are what loops add to a variable each time.
     """
 
     scope: Scope
@@ -47,6 +48,7 @@ class IndexSite:
     tuned: frozenset[str] = frozenset()
     tables: Mapping[str, str] = field(default_factory=dict)
     lasts: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, str] = field(default_factory=dict)
     # what was asked before: the terms of a sum are taken apart in every order
     known: dict[str, Shape | None] = field(default_factory=dict, compare=False)
 
@@ -60,6 +62,12 @@ class IndexSite:
 
     def _dimensions(self, text: str, depth: int) -> Shape | None:
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
+        if limit is None:
+            # `i + width <= n`
+            further = (b.limit for b in self.bounds if b.what.startswith(f"{bare(text)}+"))
+            inside = re.sub(r"^\((.+)\) \+ 1$", r"\1", next(further, ""))
+            if text.isidentifier() and (extent := self.translate_text(inside)) is not None:
+                return (extent,)
         if limit is not None:
             # up to where a segment ends: over all of them
             ending = self.pointing(self.variables.get(bare(limit), limit))
@@ -74,6 +82,8 @@ class IndexSite:
             return extents if extents and (of_grid or IDENTIFIER.search(extents[0])) else None
         if text == "0":
             return ("1",)
+        if (most := self.clamped(text)) is not None:
+            return (most,)
         parsed = parse_expression(text)
         if parsed is not None and len(parts := _flat(*parsed, "%")) == 2:
             extent = self.translate_text(parts[1])
@@ -83,6 +93,17 @@ class IndexSite:
         if parsed is not None and len(parts := _flat(*parsed, "-")) == 2:
             return self.behind(parts[0], parts[1])
         return self.sum([text] if parsed is None else _flat(*parsed, "+"), depth)
+
+    def clamped(self, text: str) -> str | None:
+        """Give the extent of what is kept inside by `min(max(i, 0), n - 1)`."""
+        match = _CLAMP.match(text)
+        pieces, end = listed(text, match.end() - 1) if match is not None else ((), 0)
+        for piece in pieces if end == len(text) else ():
+            least = re.fullmatch(r"(.+?)\s*-\s*1", piece)
+            most = self.translate_text(least[1]) if least is not None else self.clamped(piece)
+            if most is not None and IDENTIFIER.search(most):
+                return most
+        return None
 
     def from_start(self, limit: str, depth: int) -> Shape | None:
         # i < start + n, where i begins at start
@@ -122,10 +143,10 @@ class IndexSite:
         limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
         whole, by = (self.translate_text(t) for t in (next(limits, ""), divisor))
         factors = whole.split(" * ") if whole else []
-        own = next((f for f in factors if by is not None and f.strip("()") == by.strip("()")), None)
-        if own is not None and len(factors) > 1:
-            factors.remove(own)
-            return tuple(factors)
+        left = Counter(f.strip("()") for f in factors)
+        own = Counter(by.strip("()").split(" * ") if by is not None else ())
+        if own and not own - left and left - own:
+            return tuple(factor for factor in factors if (left - own)[factor.strip("()")])
         if whole is None or by is None or not IDENTIFIER.search(by):
             return None
         return (f"ceil_div({whole}, {by})",)
@@ -166,7 +187,8 @@ class IndexSite:
             rest = terms[:place] + terms[place + 1 :]
             if whole is None or not rest:
                 continue
-            steps = {self.translate_text(by) for _, by in _products(self.variables.get(term, ""))}
+            by = self.variables.get(term) or self.steps.get(term, "")
+            steps = {self.translate_text(inner) for _, inner in _products(by)}
             minor = self.dimensions(" + ".join(rest), depth + 1)
             if minor is not None and " * ".join(minor) in steps:
                 return (whole,)

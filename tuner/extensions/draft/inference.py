@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.array_access import Access, Use
 from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
-from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import (
     CERTAINTIES,
     GUESSED,
@@ -22,6 +21,7 @@ from tuner.extensions.draft.guesses import (
 from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
 from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
+from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.kernel import FLOAT_DTYPES
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
@@ -316,7 +316,8 @@ class _Reading:
 
     def is_inner(self, reach: Access) -> bool:
         masked, fixed = self.launch.source.masked, {p.name for p in self.launch.kernel.parameters}
-        fixed |= {constant.name for constant in self.launch.source.constants}
+        constants = self.launch.source.constants
+        fixed |= {constant.name for constant in constants if constant.number is not None}
         known = find_assignments(masked, (self.launch.kernel.body,), reach.at)
         index = reach.index
         for _ in range(_MOST_HOPS):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     default=Path(),
     help="Where search_spaces/ and templates/ are.  [default: here]",
 )
+@click.option("--no-run", is_flag=True, help="Do not run the draft on the CPU: nothing is `sure`.")
 @click.option("--force", is_flag=True, help="Overwrite drafts that exist; never a reference.")
 @options.as_json
 def command(
@@ -46,6 +47,7 @@ def command(
     define: tuple[str, ...],
     problem: Path | None,
     out: Path,
+    no_run: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -77,7 +79,7 @@ def command(
         drafted = draft_python(kernel_file, out, names, force=force)
         click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
         return
-    asked = Asked(names, instantiate, include, problem, define)
+    asked = Asked(names, instantiate, include, problem, define, run=not no_run)
     with say_while(f"drafting {kernel_file}", options.say), NvrtcPool(1, cache=Cache()) as pool:
         if kernel_file.suffix in (".py", ".json"):
             drafted = draft_problem(kernel_file, out, compiler=lambda: pool, force=force)

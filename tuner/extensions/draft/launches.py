@@ -8,15 +8,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
-from tuner.extensions.draft.choices import (
-    PER_THREAD,
-    PROBLEM_SIZE,
-    Names,
-    Proposals,
-    TunableConstant,
-    warp_threads,
-    why_fixed,
-)
 from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.host_code import HostFunction, functions_of
 from tuner.extensions.draft.host_values import (
@@ -27,7 +18,9 @@ from tuner.extensions.draft.host_values import (
     names_behind,
     plain,
 )
+from tuner.extensions.draft.meaning import PER_THREAD, PROBLEM_SIZE, why_fixed
 from tuner.extensions.draft.translate import Scope, Translation, translate
+from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant, warp_threads
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import IDENTIFIER, Constant
 from tuner.source.kernels import dtype_of
@@ -37,6 +30,12 @@ TILE = re.compile(
     r"\bblockIdx\.[xyz]\s*\*\s*(\w+(?:\s*\*\s*\w+)*)\s*(?=[;+)])"
     r"|(\w+(?:\s*\*\s*\w+)*)\s*\*\s*blockIdx\.[xyz]\b"
 )
+_ROW = (
+    r"\bblockIdx\.[xyz]\s*\*\s*{0}\s*\+\s*threadIdx\.([xyz])"
+    r"|\b{0}\s*\*\s*blockIdx\.[xyz]\s*\+\s*threadIdx\.([xyz])"
+)
+# how far an element looks is no size of an array
+_REACH = re.compile(r"RADIUS|HALO|BORDER|GHOST|STENCIL|FILTER", re.IGNORECASE)
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MAX_DEPTH = 8
 _VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
@@ -95,9 +94,28 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
         if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
             found |= {name: names.axis(name) for name in unknown}
     if found:
-        return Axes(found)
+        derived = _derived(launch, found)
+        names_left = {name: axis for name, axis in found.items() if name not in derived}
+        return Axes(names_left, strides=derived)
     fixed = {constant.name: constant for constant in _fixed_constants(launch)}
     return Axes({name: names.axis(name) for name in fixed}, fixed)
+
+
+def _derived(launch: HostLaunch, found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Map what the launch passes and computes of other axes to the axes it is computed of."""
+    derived: dict[str, tuple[str, str]] = {}
+    for name in found:
+        variable = plain(launch.passed.get(name, ""))
+        stated = launch.site.definitions.get(variable, "")
+        others = {n: axis for n, axis in found.items() if n != name and n not in derived}
+        if not stated or number(stated) is not None or name in launch.varying:
+            continue
+        written = translate(stated, scope_of(launch, Axes(others), ()))
+        sizes = {*IDENTIFIER.findall(written or "")} & {*others.values()}
+        if written is not None and len(sizes) == 1:
+            told = f"{variable} = {stated}, where line {launch.site.line} launches"
+            derived[name] = written, told
+    return derived
 
 
 def _unknown_names(text: str, scope: Scope, depth: int = 0) -> Iterator[str]:
@@ -130,7 +148,8 @@ def _fixed_constants(launch: HostLaunch) -> Iterator[Constant]:
             continue
         if value is None or isinstance(value, bool) or value < 1:
             continue
-        if constant.name in sized or why_fixed(constant.name, value) == PROBLEM_SIZE:
+        looks = why_fixed(constant.name, value) == PROBLEM_SIZE and not _REACH.search(constant.name)
+        if constant.name in sized or looks:
             yield constant
 
 
@@ -166,6 +185,14 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
     """Say what the names in the host code and the file's constants stand for."""
     constants, own = launch.constants, launch.site.definitions
     stated = {name: choice.name for choice in choices for name in source_names(choice, launch)}
+    # `S::BN`, of a class that is handed to the kernel
+    stated |= {
+        text: choice.name
+        for text, value in constants.items()
+        for choice in choices
+        if choice.origin == text.rpartition("::")[2] and number(value) == choice.default
+        if "::" in text
+    }
     if any(choice.is_block and choice.default == 0 for choice in choices):
         rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
         stated |= _replaced_block(launch, axes, rest, next(c for c in choices if c not in rest))
@@ -274,7 +301,9 @@ def launch_draft(
     own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
     shared = translate(site.shared, own)
     grid = _extents(site.grid, scope, choices, tiles, bare)
-    block = _extents(site.block, scope, choices, _warps(launch, choices))
+    block = _extents(
+        site.block, scope, choices, _warps(launch, choices), along=along(launch, choices)
+    )
     for key, drafted, texts in (
         ("grid", grid, site.grid),
         ("shared_memory", shared, (site.shared,)),
@@ -310,6 +339,24 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
     return found
 
 
+def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, TunableConstant]:
+    """Map extents of the block to the parameters that the kernel takes them for.
+
+    `blockIdx.x * ROWS + threadIdx.y`, where so many threads are in y.
+    """
+    found: dict[int, TunableConstant] = {}
+    for choice in choices:
+        if choice.origin is None or type(choice.default) is not int:
+            continue
+        for match in re.finditer(
+            _ROW.format(choice.origin), launch.source.masked[slice(*launch.kernel.body)]
+        ):
+            axis = "xyz".index(match[1] or match[2])
+            if launch.block[axis : axis + 1] == (choice.default,):
+                found[axis] = choice
+    return found
+
+
 def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
     """Map the threads of a block that are stated as a number to the parameter for its warps."""
     blocks = {number(launch.value(text)) for text in launch.site.block}
@@ -331,12 +378,14 @@ def _extents(
     choices: Sequence[TunableConstant],
     tiles: Mapping[int, str] = MappingProxyType({}),
     bare: Collection[str] = (),
+    along: Mapping[int, TunableConstant] = MappingProxyType({}),
 ) -> tuple[str, ...] | None:
     defaults = {**scope.defaults, **{text: size for size, text in tiles.items()}}
     plain = replace(scope, literals={}, defaults=defaults)
     found: list[str] = []
     for axis, text in enumerate(texts):
         own = {} if text in bare else {**tiles, **_with_literals(scope, choices, axis).literals}
+        own |= {int(along[axis].default): along[axis].name} if axis in along else {}
         # `3 * 32` is 96 as a whole
         whole = translate(text, plain) or ""
         stated = whole if whole.isdigit() and int(whole) in own else text

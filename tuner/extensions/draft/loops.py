@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tuner.extensions.draft.array_access import Access, own_arrays, split_at
-from tuner.extensions.draft.choices import PER_THREAD, WARP, Names, Proposals, TunableConstant
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
+from tuner.extensions.draft.meaning import PER_THREAD, WARP
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
+from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant
 from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import bare, bounds_at, find_assignments
@@ -255,6 +256,10 @@ class _Loops:
             return
         if any(site.guarded for site in self.sites) and len(self.sites) > 1:
             return
+        # which elements a block takes shows in what it leaves
+        by_block = any(a.writes and counts_blocks(a.index) for a in self.accesses)
+        if by_block and any(site.over_grid and not site.guarded for site in self.sites):
+            return
         name = names.of("vec")
         hole = f"@{{ {name} }}@"
         edits: list[Edit] = []
@@ -478,6 +483,11 @@ def _is_conditional(node: Node, body: Span) -> bool:
 def factors_of(text: str) -> list[str]:
     """Split a product, without casts and parentheses."""
     return [plain(piece) for piece in split_at(plain(text), "*")]
+
+
+def counts_blocks(index: str) -> bool:
+    """Tell whether each block of the grid has an element of its own."""
+    return any(re.fullmatch(r"blockIdx\.[xyz]", bare(term)) for term in terms_of(index))
 
 
 def terms_of(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.extensions.draft.array_access import Access, OwnArray, name_of, split_at, unwrap_name
+from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Bound, bounds_at, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span
@@ -79,7 +80,15 @@ def accesses_of(
     reader = _Reader(source, kernel.body, types, functions)
     names = [(one.name, one.c_type) for one in own]
     names += [(p.name, p.c_type + "*" * (p.pointers - 1)) for p in kernel.parameters if p.pointers]
-    return reader.read_accesses({name: _Place(name, c_type) for name, c_type in names if name})
+    places = {name: _Place(name, c_type) for name, c_type in names if name}
+    macros = macros_in(source.masked)
+    # `u[AT(x, y)]`
+    return tuple(
+        replace(one, index=expand_macro(Macro("", (), one.index), (), macros))
+        if "(" in one.index
+        else one
+        for one in reader.read_accesses(places)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tuner.extensions.draft.choices import MAX_THREADS, Proposals, TunableConstant
 from tuner.extensions.draft.constraints import conditions_kept, exact_divisions
 from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes, LaunchDraft, launch_draft
+from tuner.extensions.draft.meaning import MAX_THREADS
 from tuner.extensions.draft.tensor_maps import Handed
+from tuner.extensions.draft.tunables import Proposals, TunableConstant
 from tuner.model.config import format_value
 from tuner.model.errors import InputError, SpaceError
 from tuner.model.kernel import DTYPE_BYTES, MEASURED_DTYPES
@@ -100,8 +101,12 @@ def space_yaml(
     files: Mapping[str, str],
     options: Sequence[str] = (),
     handed: Handed | None = None,
+    origin: str = "",
 ) -> str:
-    """Write the whole file; `files` are those that it names, by their keys in it."""
+    """Write the whole file; `files` are those that it names, by their keys in it.
+
+    `origin` says where the launch is from, and how sure that is.
+    """
     maps = handed.maps if handed else ()
     axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
     sizes, sizes_from = workloads_text(inference)
@@ -109,6 +114,7 @@ def space_yaml(
     template = environment().get_template("space.yaml.j2")
     return template.render(
         launch=launch,
+        origin=origin,
         files=files,
         options=options,
         axes=_axes(axes),

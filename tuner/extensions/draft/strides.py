@@ -46,7 +46,7 @@ def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     reader = _Strides(launch, replace(axes, names=names), tuple(asked), texts)
     found = reader.find_strides()
     kept = {name: axis for name, axis in axes.names.items() if name not in found}
-    return replace(axes, names=kept, strides=found) if kept else axes
+    return replace(axes, names=kept, strides={**axes.strides, **found}) if kept else axes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.extensions.draft.choices import TunableConstant
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, Evidence
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.inference import DraftArgument
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import translate
+from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.tensor_maps import DATA_TYPES, SWIZZLES
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, LineIndex
 from tuner.source.syntax import closing, split_list

@@ -61,10 +61,13 @@ def members_of(masked: str, c_type: str) -> Traits:
     for name, stated in _TYPE.findall(body):
         known[name] = types[name] = _substitute(stated, known)
     for member in _NUMBER.finditer(body):
-        name, stated = member.groups()
-        if stated.strip() in names and len(re.findall(rf"\b{stated.strip()}\b", body)) == 1:
-            places[name] = (start + member.start(2), start + member.end(2))
-        known[name] = numbers[name] = _substitute(stated, known)
+        # `static constexpr int rows = 4, cols = 8;`
+        pieces = split_list(f"{member[1]} = {member[2]}", angles=True)
+        for name, stated in (piece.split("=", 1) for piece, _ in pieces if "=" in piece):
+            known[name.strip()] = numbers[name.strip()] = _substitute(stated, known)
+        stated = member[2].strip()
+        if stated in names and len(re.findall(rf"\b{stated}\b", body)) == 1:
+            places[member[1]] = (start + member.start(2), start + member.end(2))
     return Traits(types, numbers, places)
 
 

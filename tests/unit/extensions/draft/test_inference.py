@@ -291,10 +291,10 @@ LINEAR = (
 @pytest.mark.parametrize(
     ("index", "size", "shape", "told"),
     [
-        ("n * K + k", "K * N", "[N, K]", "likely: cudaMalloc, line 6, in the order of line 3"),
-        ("k * N + n", "N * K", "[K, N]", "likely: cudaMalloc, line 6, in the order of line 3"),
-        ("n * K + k", "N * K", "[N, K]", "likely: cudaMalloc, line 6, in its order as in line 3"),
-        ("k + K * n", "K * N", "[N, K]", "likely: "),
+        ("n * K + k", "K * N", "[N, K]", "sure: cudaMalloc, line 6; indexed in line 3"),
+        ("k * N + n", "N * K", "[K, N]", "sure: cudaMalloc, line 6; indexed in line 3"),
+        ("n * K + k", "N * K", "[N, K]", "sure: cudaMalloc, line 6; indexed in line 3"),
+        ("k + K * n", "K * N", "[N, K]", "sure: "),
         ("at(n, k)", "K * N", "[K, N]", "guessed: cudaMalloc, line 6, in its order; const"),
     ],
 )
@@ -383,7 +383,8 @@ SAID = {
         "#define BLOCK 128\n__global__ void k(float* part, const float* x, int n) {\n"
         "  if (threadIdx.x == 0) part[blockIdx.x] = x[0]; }\n"
         "void f(float* p, int n) { k<<<(n + BLOCK - 1) / BLOCK, BLOCK>>>(p, p, n); }\n",
-        {"part": ["shape: [FILL_IN]"]},
+        {"part": ["shape: [ceil_div(n, 128)]"],
+         "": ["# BLOCK = 128 is left out: an array has an element for each block"]},
     ),
     "a null pointer is passed as zero, and an offset of zero is no size": (
         "__global__ void k(float* y, const float* bias, int from, int n)\n"

@@ -436,9 +436,15 @@ def _add_launches(
             text = known(text)
             return _ELEMENT_SIZE.sub(f"sizeof({element})", text) if element else text
 
+        # a host variable's name says what else in the launch comes from it
+        stated = site.template_arguments[: len(instance.arguments)]
+        named = [
+            text if resolve(site.definitions.get(text, "")) == own else own
+            for text, own in zip(stated, instance.arguments, strict=False)
+        ]
         own = replace(
             site,
-            template_arguments=instance.arguments,
+            template_arguments=(*named, *instance.arguments[len(named) :]),
             guessed=instance.guessed,
             grid=tuple(map(resolve, site.grid)),
             block=tuple(map(resolve, site.block)),

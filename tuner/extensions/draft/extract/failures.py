@@ -63,6 +63,9 @@ def failure(extraction: Extraction, error: str) -> NotCompiledError:
         macro = " (by its name a macro)" if name.isupper() else ""
         message = f"{name!r}{macro} is defined in no file that could be read"
         message += "; the kernel needs it here"
+        every = (_name(text, rows[int(at) - 1]) for at, text in found if int(at) <= len(rows))
+        if others := ", ".join(repr(one) for one in dict.fromkeys(every) if one and one != name):
+            message += f"; and so it is with {others}"
         remedy = _remedy(name, row, extraction.unread)
     elif _SYNTAX.match(message):
         message, remedy = f"does not compile: {message} (`{row}`)", "mend this line, or one above"
@@ -121,7 +124,8 @@ def _remedy(name: str, row: str, unread: Sequence[tuple[Path, int, Include]]) ->
             f"it may be of a framework's header, which is left out: {_places(frameworks)}; put a "
             f"definition of {name} into a header of your own, or write what it stands for"
         )
-    build = f", or give `-D {name}=VALUE` as the build does" if name.isupper() else ""
+    called = re.search(rf"\b{name}\s*(?:\(|::|<\w)", row)
+    build = "" if called else f", or give `-D {name}=VALUE` as the build does"
     return f"include the header that defines {name}, or define it in the source{build}"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from tuner.extensions.draft.choices import snake_case
 from tuner.extensions.draft.extract.deduction import CType, arguments_of
 from tuner.extensions.draft.guesses import enumerators
+from tuner.extensions.draft.meaning import snake_case
 from tuner.source.facts import (
     KernelFunction,
     LineIndex,

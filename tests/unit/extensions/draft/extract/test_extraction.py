@@ -156,7 +156,8 @@ def test_where_members_names_are_free_the_kernel_has_the_struct_and_lines_know_t
 
 def test_the_launch_is_of_the_instantiation() -> None:
     site = extracted("aot/csrc/weaving/twine.cu").source.launches[0]
-    assert site.template_arguments == ("__nv_bfloat16", "128")
+    assert site.template_arguments == ("__nv_bfloat16", "NUM_THREADS")
+    assert site.definitions["NUM_THREADS"] == "128"
     assert site.definitions["hand"] == "16 / sizeof(__nv_bfloat16)"
 
 
@@ -387,7 +388,7 @@ def test_the_example_in_the_page_on_drafts_is_what_tune_init_says(
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(cli, ["init", "csrc/scale.cu"], prog_name="tune")
     assert told.exit_code == 0, told.output
-    assert told.output.startswith(found[2])
+    assert told.stdout.startswith(found[2])
 
 
 def test_lambdas_host_constructors_and_messages_are_as_nvrtc_takes_them(

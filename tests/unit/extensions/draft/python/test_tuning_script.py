@@ -1,0 +1,38 @@
+"""Scripts of Kernel Tuner beside a source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.extensions.draft.python.tuning_script import read_tuning_script
+
+SCRIPT = (
+    "from collections import OrderedDict\nfrom kernel_tuner import tune_kernel\n\n"
+    "def tune():\n    tune_params = OrderedDict()\n"
+    '    tune_params["block_size_x"] = [32 * i for i in range(1, 4)]\n'
+    '    tune_params["use_padding"] = [0, 1]\n    tune_params["how"] = ["a", "b"]\n'
+    '    tune_kernel("k", "k.cu", 64, [], tune_params)\n'
+)
+VALUES = {"block_size_x": (32, 64, 96), "use_padding": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        (SCRIPT, VALUES),
+        (SCRIPT.replace("k.cu", "other.cu"), {}),
+        (SCRIPT.replace("tune_kernel", "call"), {}),
+        (
+            'from kernel_tuner import tune_kernel\ntune_params = {"n": list(range(2))}\n# k.cu',
+            {"n": (0, 1)},
+        ),
+        ("tune_kernel('k.cu'", {}),
+    ],
+)
+def test_whole_numbers_of_tune_params_are_read(
+    script: str, found: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    (tmp_path / "tune_k.py").write_text(script)
+    assert read_tuning_script(tmp_path / "k.cu") == found

@@ -1,0 +1,186 @@
+"""What a number of a source means by its name and its uses: why it is none to tune."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tuner.extensions.draft.host_values import HostLaunch, names_behind
+from tuner.extensions.draft.unlaunched import BLOCK
+from tuner.model.expressions import Value
+from tuner.source.facts import Span
+
+MAX_THREADS = 1024
+PROBLEM_SIZE = "it looks like a problem size"
+WARP = 32
+_LARGEST = 65_536
+_HARDWARE = "the hardware's warp"
+_FIXED = (
+    (
+        r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
+        _HARDWARE,
+    ),
+    (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
+    (
+        r"(.*_)?(MODE|KIND|OP|OPERATION|DTYPE|BITS|ACT|ACTIVATION|ORDER|LAYOUT)",
+        "it says what is computed, by its name",
+    ),
+    (r"(.*_)?(EPS|EPSILON|SEED|VERSION|MAGIC|INF|INFINITY|ALIGN|ALIGNMENT|PI)", "no size"),
+    (
+        r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
+        r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT|D_?CONV|D_?STATE|FILTER|KERNEL_?(SIZE|[HW])"
+        r"|RADIUS|RANK|N_?DIMS?|NUM_?DIMS|HALO|BORDER|GHOST|STENCIL).*|Q[KIR]_?\w*\d\w*|SIZE_?[MNK]|DIM_?[A-Z]?",
+        PROBLEM_SIZE,
+    ),
+)
+_SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
+# flags of how, not of what
+_HOW = re.compile(
+    r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
+    r"|FAST|STREAM|TMA|WARP|BUFFER|PDL).*"
+)
+# `kIsCircularBuffer` says what the data is, whatever its other words are
+_WHAT = re.compile(r"(IS|HAS)_.*")
+OTHER_WIDTH = "what moves it has a width of its own"
+_WIDTH = re.compile(r"(?!.*(PACKS|VECS)).*(BYTES|VEC|PACK).*")
+_MOVED = re.compile(r"[<(]\s*(?:const\s+)?(?:u?int|float|double|longlong)[234]\s*(?:const\s*)?\*")
+ATTRIBUTE = "it needs a launch with `pdl: true`"
+_PDL = re.compile(r"(.*_)?PDL(_.*)?")
+ASKS = "it is compared or masked, and may say what is computed"
+UNTIED = "nothing ties it to how the work is split, and it may say what is computed"
+# names of how work is split
+_SPLITS = re.compile(
+    r".*(TILE|BLOCK|CTA|THREADS|WARPS|CHUNK|STEP|ROWS|COLS|COARS|SPLIT|UNROLL|_PER_).*|[BTW][MNK]"
+)
+_COMPARED = (
+    r"(?<![%*/+-])(?<![%*/+-]\s){own}\s*[=!]=\s*\d|[(,;&|!?]\s*\d+\s*[=!]=\s*{own}|\bcase\s+{own}",
+    r"(?<![&|])[&|]\s*{own}(?!\s*[-+*/(])|{own}\s*(?:&(?![&=])|\|(?![|=]))(?!\s*\(\s*{own})",
+    r"{handed}\s*[=!]=\s*{own}(?!\s*[-+*/<])",
+)
+_DERIVED = r"(?:#\s*define\s+(\w+)\b(?!\()|\bconst(?:expr)?\b[^;=()]*?(\w+)\s*=)[^;\n]*{own}"
+_ASSERTED = re.compile(r"\bstatic_assert\s*\([^;]*;|\btemplate\s*<[^{};()]*>")
+_SPLIT = re.compile(
+    r"\b(?:block|thread)Idx\b|\b(?:block|grid)Dim\b|__shared__|__launch_bounds__|\bcub::Block"
+)
+MEANING = "it says what is computed, as far as its name tells"
+# `threadIdx.x % kLanes`, `lane & (kLanes - 1)`, `tiled_partition<kLanes>`, where lanes exchange
+_OF_LANES = r"(?:[%/&]\s*\(?|tiled_partition\s*<\s*){own}"
+_EXCHANGED = re.compile(r"__shfl|__reduce_\w+_sync|tiled_partition")
+PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
+
+
+def snake_case(name: str) -> str:
+    """Write a C++ name in snake case, without the `k` that marks constants."""
+    plain = re.sub(r"^k(?=[A-Z])", "", name)
+    if not plain.isupper():
+        plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", plain)
+    plain = re.sub(r"_+", "_", plain).strip("_").lower()
+    return plain if plain and not plain[0].isdigit() else f"p{plain}"
+
+
+def why_fixed(name: str, value: Value) -> str | None:
+    """Say why a constant is not for a tuner to change; None where it may be."""
+    if isinstance(value, bool) and _PDL.fullmatch(snake_case(name).upper()):
+        return ATTRIBUTE
+    if isinstance(value, bool) or is_switch(name, value):
+        plain = snake_case(name).upper()
+        return None if _HOW.fullmatch(plain) and not _WHAT.fullmatch(plain) else MEANING
+    for pattern, reason in _FIXED:
+        # of other lanes than a warp has, a row of threads is a choice
+        lanes = reason == _HARDWARE and "LANES" in snake_case(name).upper() and value != WARP
+        if not lanes and re.fullmatch(pattern, snake_case(name).upper()):
+            return reason
+    fits = isinstance(value, int) and 1 <= value <= _LARGEST
+    return None if fits else "no size"
+
+
+def taken_at_once(text: str, name: str) -> list[tuple[str, str]]:
+    """List what a thread takes `name` elements of at once: where it begins, and below what.
+
+    `for (int i = threadIdx.x * WIDTH; i < n; i += blockDim.x * WIDTH)`, or `i = thread * WIDTH`.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        return []
+    by = rf"[^;=<>]*(?:\bthreadIdx\.x|\))\s*\*\s*{name}\s*;"
+    found = re.findall(
+        rf"\b(\w+)\s*=\s*{by}\s*\1\s*<\s*([^;&|]+);\s*\1\s*\+=[^;)]*\*\s*{name}\s*\)", text
+    )
+    found += [("", limit) for limit in re.findall(rf"\)\s*\*\s*{name}\s*<\s*(\w+)\s*[;)]", text)]
+    starts = re.findall(rf"\b(\w+)\s*=\s*{by}", text)
+    for place in starts:
+        found += [
+            (place, limit)
+            for limit in re.findall(rf"\bif\s*\(\s*{place}\s*(?:<|>=)\s*([^;&|]+?)\)", text)
+        ]
+    return found
+
+
+def splits_work(name: str, value: Value) -> bool:
+    """Tell by a name in snake case that a number says how work is split: it computes the same."""
+    called = snake_case(name).upper()
+    split = any(pattern.fullmatch(called) for pattern in (PER_THREAD, _SPLITS))
+    return split or is_block(called, value)
+
+
+def why_meant(
+    launch: HostLaunch, reached: tuple[Span, ...], names: set[str], value: Value
+) -> str | None:
+    """Say why a number may be one of the problem: a flag, a rank, so many of something."""
+    called = [snake_case(name).upper() for name in names]
+    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
+    is_row = value == WARP and _EXCHANGED.search(text) is not None
+    if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
+        return _HARDWARE
+    # `pack_t<T, kVec> v;`: a class that moves so many, whatever it is made of
+    body = launch.source.masked[slice(*launch.kernel.body)]
+    moved = body if re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", body) else text
+    if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(moved):
+        return OTHER_WIDTH
+    if isinstance(value, bool) or any(
+        splits_work(name, value) or is_switch(name, value) for name in called
+    ):
+        return None
+    text = _ASSERTED.sub(";", text)
+    around = names_behind(launch.site.block, launch.definitions)
+    counted = (*launch.site.grid, launch.site.shared)
+    grid = " ".join([launch.expand(text) for text in counted])
+    grid += " ".join(
+        launch.definitions.get(name, "") for name in names_behind(counted, launch.site.definitions)
+    )
+    for one in launch.source.definitions:
+        if one.kind == "function" and one.name in launch.names:
+            grid += launch.source.masked[slice(*one.span)]
+    own = _any_of(names)
+    if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
+        return None
+    passed = [p.name for p in launch.kernel.parameters if p.name]
+    handed = _any_of([*passed, *(p.name for p in launch.kernel.template)])
+    if any(re.search(form.format(own=own, handed=handed), text) for form in _COMPARED):
+        return ASKS
+    # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
+    for _ in range(2):
+        own = _any_of(names | {m[1] or m[2] for m in re.finditer(_DERIVED.format(own=own), text)})
+    pieces = (piece for piece in re.split(r"[;{}]", text) if re.search(own, piece))
+    plain = (p if "__shared__" in p else re.sub(r"\[[^\[\]]*\]", "", p) for p in pieces)
+    tied = any(map(_SPLIT.search, plain))
+    threads = _any_of(["threadIdx", *re.findall(r"(\w+)\s*=[^;=]*\bthreadIdx\b", text)])
+    steps = rf"(?:\+=|<\s*\w+\s*/)[^;)\[]*?{own}|#pragma unroll[^\n]*{own}"
+    for counter in re.findall(rf"(\w+)\s*<\s*{own}", text):
+        # `k < EACH` where a thread goes from `k * CREW` to the next
+        steps += rf"|\b{counter}\s*\*\s*{_any_of({*around, 'blockDim'})}"
+    split = re.search(rf"{steps}|{threads}[.\w)]*\s*[/%]\s*{own}", text)
+    return None if split or tied else UNTIED
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return rf"\b(?:{'|'.join(map(re.escape, names))})\b"
+
+
+def is_switch(name: str, value: Value) -> bool:
+    switch = _SWITCH.fullmatch(snake_case(name).upper()) is not None
+    return isinstance(value, bool) or (value in (0, 1) and switch)
+
+
+def is_block(name: str, value: Value) -> bool:
+    named = BLOCK.fullmatch(snake_case(name).upper()) is not None
+    return named and isinstance(value, int) and WARP <= value <= MAX_THREADS and value % WARP == 0
