@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from math import log
 from pathlib import Path
@@ -117,10 +117,17 @@ def product_table(
             elif known is None or known.speedup < speedup:
                 table = {most: _engine_config(one.config) for most, one in configs.items()}
                 products[product] = ProductConfigs(table, speedup, folder)
-    if not products:
-        why = "; ".join(notes) or "no session has a winner"
-        raise InputError("there is no product to write", remedy=why)
     return ProductTable(engine, gpu, capability, triton, dict(sorted(products.items())), (*notes,))
+
+
+def join_tables(tables: Iterable[ProductTable]) -> ProductTable:
+    """Make one table of those of several sessions on the same GPU."""
+    first, *others = tables
+    products = dict(first.products)
+    for table in others:
+        products.update(table.products)
+    notes = (*first.notes, *(note for table in others for note in table.notes))
+    return replace(first, products=dict(sorted(products.items())), notes=notes)
 
 
 def _require_product(found: Winners, engine: Engine, folder: Path) -> None:
@@ -226,8 +233,12 @@ def too_large_on(config: Config) -> tuple[str, ...]:
 def table_files(table: ProductTable) -> dict[Path, str]:
     """Write a table as a package that the engine loads by itself, by its files' places.
 
-    Raises `InputError` for a GPU of which vLLM reads no table, and for configs that it can't say.
+    Raises `InputError` for a table without products, for a GPU of which vLLM reads none, and for
+    configs that it can't say.
     """
+    if not table.products:
+        why = "; ".join(table.notes) or "no session has a winner"
+        raise InputError("there is no product to write", remedy=why)
     engine, package = table.engine, f"invariant_{table.engine}"
     family = FAMILIES.get(table.capability[0], "ada" if table.capability == (8, 9) else "")
     if engine == "vllm":
