@@ -167,12 +167,9 @@ def command(
                 "--keep-bits out"
             )
         wanted = wanted_products(models, engine, own, tp=tp)
-        if dry_run:
-            _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
-        else:
-            require_writable(to, "--to")
-            _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
-        return
+        if not dry_run:
+            return _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
+        return _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
     if len(models) > 1:
         raise click.UsageError("several models are for --invariant")
     (model,) = models
@@ -182,13 +179,11 @@ def command(
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
-        click.echo(json.dumps({**listed, "files": [object_of(one, two=two) for one in files]}))
-        return
+        objects = [object_of(one, two=two) for one in files]
+        return click.echo(json.dumps({**listed, "files": objects}))
     if dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
-        for line in lines_of(files, engine, where, two=two):
-            click.echo(line)
-        return
+        return click.echo("\n".join(lines_of(files, engine, where, two=two)))
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
     # Files that could not be written are an error now, not once all is tuned.
     for needed in [file.needed for file in files if jobs and not refusal(file.needed.key)]:
@@ -238,6 +233,7 @@ def _make_table(
     from tuner.extensions.engines.configs.winners import asked_with
     from tuner.extensions.engines.invariant_fleet import jobs_of, make, marks_of
 
+    require_writable(to, "--to")
     jobs = jobs_of(wanted, engine)
     with _tuning(settings) as view:
         made = make(

@@ -21,7 +21,7 @@ from tuner.extensions.engines.configs.products import (
     too_large_on,
 )
 from tuner.extensions.engines.fleet import TuningJob, kernel_of, tune_job
-from tuner.model.errors import DeviceError, InputError, TunerError
+from tuner.model.errors import DeviceError, TunerError
 from tuner.model.hardware import limits_for
 from tuner.model.progress import Progress
 from tuner.model.settings import GivenSettings
@@ -59,7 +59,7 @@ class WantedProduct:
 def wanted_products(
     models: Iterable[Path], engine: Engine, sessions: Path, *, tp: int = 1
 ) -> tuple[WantedProduct, ...]:
-    """List the shapes of models' linear layers, each once; raise `InputError` for unknown models."""
+    """List the shapes of models' linear layers, each once; raise as `linear_layers` does."""
     layers: dict[Product, dict[str, None]] = {}
     for model in models:
         for layer in linear_layers(model, engine, tp=tp):
@@ -153,7 +153,9 @@ def object_of(wanted: WantedProduct) -> dict[str, object]:
     }
 
 
-def lines_of(wanted: Sequence[WantedProduct], engine: Engine, gpu: str, where: str) -> Iterator[str]:
+def lines_of(
+    wanted: Sequence[WantedProduct], engine: Engine, gpu: str, where: str
+) -> Iterator[str]:
     """List the shapes for a terminal, and what of the engine's own configs the GPU can't hold."""
     left = sum(one.state != "complete" for one in wanted)
     yield f"{TITLES[engine]}, {gpu}, {where}: {left} of {len(wanted)} shapes to tune"

@@ -38,7 +38,7 @@ class TableOrigin:
     triton: str
 
     def find(self, module: str, *names: str) -> Any:
-        """Import what the engine reads its configs with; raise `TableError` where that has moved."""
+        """Import what the engine takes configs with; raise `TableError` where that has moved."""
         try:
             found = importlib.import_module(module)
             missing = [name for name in names if not hasattr(found, name)]

@@ -117,9 +117,7 @@ class _Model(BaseModel):
     intermediate_size: _Count
     vocab_size: _Count | None = None
 
-    def experts(
-        self, engine: Engine, slices: Slices, precision: Precision
-    ) -> Iterator[Needed]:
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
         """List what the engine looks for to run the experts."""
         yield from ()
 
@@ -156,9 +154,7 @@ class _Dense(_Grouped):
 class _Mixtral(_Grouped):
     num_local_experts: _Count
 
-    def experts(
-        self, engine: Engine, slices: Slices, precision: Precision
-    ) -> Iterator[Needed]:
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
         width = self.intermediate_size
         yield from _experts(self.num_local_experts, width, engine, slices, precision)
 
@@ -172,9 +168,7 @@ class _Qwen3(_Grouped):
     decoder_sparse_step: _Count = 1
     mlp_only_layers: list[_CountFrom0] = []
 
-    def experts(
-        self, engine: Engine, slices: Slices, precision: Precision
-    ) -> Iterator[Needed]:
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
         width = self.moe_intermediate_size
         yield from _experts(self.num_experts, width, engine, slices, precision)
 
@@ -208,9 +202,7 @@ class _DeepSeek(_Model):
             and self.architectures[:1] == ["DeepseekV3ForCausalLM"]
         )
 
-    def experts(
-        self, engine: Engine, slices: Slices, precision: Precision
-    ) -> Iterator[Needed]:
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
         width, routed = self.moe_intermediate_size, self.n_routed_experts
         shared = (self.n_shared_experts or 0) if self._is_fused(engine, slices) else 0
         yield from _experts(routed, width, engine, slices, precision, shared)

@@ -225,8 +225,7 @@ def too_large_on(config: Config) -> tuple[str, ...]:
         f"{major}.{minor}"
         for major, minor in COMPUTE_CAPABILITIES
         if major >= 8
-        and shared_bytes(config, (major, minor))
-        > limits_for((major, minor)).shared_bytes_per_block
+        and shared_bytes(config, (major, minor)) > limits_for((major, minor)).shared_bytes_per_block
     )
 
 
@@ -274,8 +273,8 @@ def _require_sayable(table: ProductTable, family: str) -> None:
         groups = {config["GROUP_SIZE_M"] for config in one.rows.values()}
         if len(steps) > 1 or groups != {GROUP_OF_VLLM}:
             raise InputError(
-                f"N={product.n}, K={product.k}: vLLM's table has one BLOCK_SIZE_K for all sizes and "
-                f"GROUP_SIZE_M={GROUP_OF_VLLM}, not {sorted(steps)} and {sorted(groups)}",
+                f"N={product.n}, K={product.k}: vLLM's table has one BLOCK_SIZE_K for all sizes "
+                f"and GROUP_SIZE_M={GROUP_OF_VLLM}, not {sorted(steps)} and {sorted(groups)}",
                 remedy=f"tune it with --operator ENGINE=vllm, and export it anew: {one.session}",
             )
 
@@ -289,7 +288,11 @@ class UsedProducts:
 
 
 def used_products(
-    table: ProductTable, folder: Path, python: Sequence[str], *, mode: Literal["plain", "deterministic"] = "deterministic"
+    table: ProductTable,
+    folder: Path,
+    python: Sequence[str],
+    *,
+    mode: Literal["plain", "deterministic"] = "deterministic",
 ) -> UsedProducts:
     """Load a written table into the engine, and have linear layers of its shapes multiply.
 

@@ -148,8 +148,8 @@ class Replacing:
     def calls(self) -> dict[str, dict[str, int]]:
         """Count each operator's calls that a tuned kernel took, and that the engine's own took.
 
-        What a CUDA graph replays was counted when it was captured. Of the latter `refused` are those
-        that a deterministic mode allows no tuned kernel; the key is there where there are any.
+        What a CUDA graph replays was counted when it was captured. Of the latter `refused` are
+        those that a deterministic mode allows no tuned kernel, where there are any.
         """
         counts = {}
         for name, one in self._tuned.items():

@@ -508,7 +508,7 @@ def of_one_problem(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Tab
         if sizes[:place] == axes[:place] and sizes[place + 1 :] == axes[place + 1 :]
     )
     of_problem = replace(table, points=points)
-    sizes = (axes[:place] + (1 << power,) + axes[place + 1 :] for power in range(MOST_POWER + 1))
+    sizes = ((*axes[:place], 1 << power, *axes[place + 1 :]) for power in range(MOST_POWER + 1))
     whole = all(number for _, number in points) and all(
         serving(of_problem, one, numbers) for one in sizes
     )

@@ -27,8 +27,8 @@ class Plugin(Replacing):
 
     def _prepared(self) -> bool:
         self._deterministic = bool(importlib.import_module("vllm.envs").VLLM_BATCH_INVARIANT)
-        if self._deterministic and not any(
-            [one.operator.keep_rows() for one in self._tuned.values()]
+        if self._deterministic and not sum(
+            one.operator.keep_rows() for one in self._tuned.values()
         ):
             # Which tuned kernel serves depends on the batch.
             text = "%s: VLLM_BATCH_INVARIANT is set: nothing is replaced"
