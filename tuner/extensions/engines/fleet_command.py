@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tuner.cli.view import View
     from tuner.extensions.engines.configs.files import Engine
     from tuner.extensions.engines.configs.found import EngineFolders
+    from tuner.extensions.engines.configs.needed import Needed
     from tuner.extensions.engines.fleet import TuningJob
     from tuner.extensions.engines.invariant_fleet import WantedProduct
     from tuner.model.settings import GivenSettings
@@ -132,14 +133,13 @@ def command(
     session of its own under --sessions: started again, the command goes on with what is left.
     """
     from tuner.cli.devices_command import list_gpus
-    from tuner.extensions.engines.configs.files import place, require_release
+    from tuner.extensions.engines.configs.files import require_release
     from tuner.extensions.engines.configs.found import missing_files
     from tuner.extensions.engines.configs.winners import installed_triton
     from tuner.extensions.engines.fleet import (
         jobs_of,
         lines_of,
         object_of,
-        refusal,
         sessions_of,
     )
     from tuner.extensions.engines.invariant_fleet import wanted_products
@@ -167,9 +167,11 @@ def command(
                 "--keep-bits out"
             )
         wanted = wanted_products(models, engine, own, tp=tp)
-        if not dry_run:
-            return _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
-        return _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
+        if dry_run:
+            _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
+        else:
+            _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
+        return
     if len(models) > 1:
         raise click.UsageError("several models are for --invariant")
     (model,) = models
@@ -180,18 +182,14 @@ def command(
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
         objects = [object_of(one, two=two) for one in files]
-        return click.echo(json.dumps({**listed, "files": objects}))
+        click.echo(json.dumps({**listed, "files": objects}))
+        return
     if dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
-        return click.echo("\n".join(lines_of(files, engine, where, two=two)))
+        click.echo("\n".join(lines_of(files, engine, where, two=two)))
+        return
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
-    # Files that could not be written are an error now, not once all is tuned.
-    for needed in [file.needed for file in files if jobs and not refusal(file.needed.key)]:
-        path = to / place(needed.key, engine, gpu, triton, down=needed.down)
-        require_writable(path.parent, "--to")
-        if path.exists() and not path.is_file():
-            remedy = "move it away, or choose another place with --to"
-            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
+    _require_places([file.needed for file in files if jobs], to, engine, gpu, triton)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
     _make(jobs, own, to, engine, triton, {"device": "cuda", **settings})
@@ -200,6 +198,23 @@ def command(
             f"{len(refused)} of {len(files)} files cannot be made",
             remedy="why is said above; the engine has a default for them",
         )
+
+
+def _require_places(
+    needed: Sequence[Needed], to: Path, engine: Engine, gpu: str, triton: str
+) -> None:
+    """Raise `InputError` for files that could not be written: now, not once all is tuned."""
+    from tuner.extensions.engines.configs.files import place
+    from tuner.extensions.engines.fleet import refusal
+
+    for one in needed:
+        if refusal(one.key):
+            continue
+        path = to / place(one.key, engine, gpu, triton, down=one.down)
+        require_writable(path.parent, "--to")
+        if path.exists() and not path.is_file():
+            remedy = "move it away, or choose another place with --to"
+            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
 
 
 def _list_products(
