@@ -1,4 +1,4 @@
-"""The engines' own batch-invariant Triton product in bf16, as installed: launcher, inputs, reference.
+"""The engines' own batch-invariant Triton product, as installed: launcher, inputs, reference.
 
 SGLang's and vLLM's deterministic modes multiply tokens by the weights of linear layers with it.
 """

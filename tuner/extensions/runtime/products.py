@@ -84,7 +84,7 @@ class VllmTable:
         )
         platform = importlib.import_module("vllm.platforms").current_platform
         self.origin.require_same(platform.get_device_name())
-        shapes = {}
+        shapes: dict[tuple[int, int], Any] = {}
         for family, table in self._read().items():
             configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS.setdefault(family, {}).update(table)
             shapes |= table
@@ -127,7 +127,8 @@ class SglangTable:
             "_matmul_persistent_deepgemm",
         )
         kernel = operators.matmul_kernel_persistent
-        names = getattr(kernel, "arg_names", FIRST_ARGUMENTS)
+        # None where nothing says them.
+        names = getattr(kernel, "arg_names", None) or FIRST_ARGUMENTS
         if [*names[: len(FIRST_ARGUMENTS)]] != FIRST_ARGUMENTS:
             raise TableError(
                 f"{self.origin.package}: the first arguments of SGLang's matmul_kernel_persistent "

@@ -67,6 +67,7 @@ class Launched:
 
     def __init__(self) -> None:
         self.keywords: dict[str, Any] = {}
+        self.arg_names: list[str] | None = None
         # What multiplied where this was not launched.
         self.instead = ""
 
@@ -196,8 +197,7 @@ def products(module: Any, question: dict[str, Any]) -> Answer:
         sys.modules["triton"] = stand_in
     launched = Launched()
     arguments = getattr(module.matmul_kernel_persistent, "arg_names", None)
-    if isinstance(arguments, list):
-        launched.arg_names = arguments
+    launched.arg_names = arguments if isinstance(arguments, list) else None
     module.matmul_kernel_persistent = launched
     prepare = vllm_layer if question["engine"] == "vllm" else sglang_layer
     multiply = prepare(module, launched, question)

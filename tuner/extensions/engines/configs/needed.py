@@ -231,7 +231,9 @@ _MODELS: Mapping[str, type[_Model]] = {
     "deepseek_v3": _DeepSeek,
 }
 # Models without experts, whose linear layers alone may need configs.
-_DENSE = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "glm4"), _Dense)
+_DENSE: Mapping[str, type[_Model]] = dict.fromkeys(
+    ("llama", "mistral", "qwen2", "qwen3", "glm4"), _Dense
+)
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -271,7 +273,7 @@ def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, 
     """
     path, given = _read(config)
     kind = str(given.get("model_type"))
-    models = {**_MODELS, **_DENSE}
+    models: dict[str, type[_Model]] = {**_MODELS, **_DENSE}
     if kind not in models:
         known = f"known are {', '.join(models)}"
         raise InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
