@@ -28,9 +28,9 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 47_035,
-    "runtime": 2_240,
-    "export": 2_875,
-    "engines": 3_560,
+    "runtime": 2_485,
+    "export": 2_880,
+    "engines": 4_380,
     "draft": 16_455,
     "agents": 8_315,
     "cpu": 4_435,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
-    "docs": 4_895,
+    "tests": 83_740,
+    "docs": 4_925,
 }
 
 
