@@ -191,16 +191,12 @@ def operands(torch: Any, tokens: int, key: dict[str, Any]) -> tuple[Any, ...]:
 def products(module: Any, question: dict[str, Any]) -> Answer:
     """Put a table in place, and have the engine's linear layers multiply with a stand-in kernel."""
     torch: Any = importlib.import_module("torch")
-    if not triton_version():
-        stand_in: Any = ModuleType("triton")
-        stand_in.__version__ = question["triton"]
-        sys.modules["triton"] = stand_in
     launched = Launched()
     arguments = getattr(module.matmul_kernel_persistent, "arg_names", None)
     launched.arg_names = arguments if isinstance(arguments, list) else None
     module.matmul_kernel_persistent = launched
-    prepare = vllm_layer if question["engine"] == "vllm" else sglang_layer
-    multiply = prepare(module, launched, question)
+    vllm = question["engine"] == "vllm"
+    multiply = vllm_layer(module, question) if vllm else sglang_layer(module, launched, question)
     rows = []
     for one in question["products"]:
         w = torch.empty((one["n"], one["k"]), dtype=torch.bfloat16, device="meta")
@@ -216,10 +212,21 @@ def products(module: Any, question: dict[str, Any]) -> Answer:
 def register_table(question: dict[str, Any]) -> None:
     """Do as the engine does where the package with the table is installed."""
     sys.path.insert(0, question["folder"])
-    importlib.import_module(question["package"]).register()
+    package: Any = importlib.import_module(question["package"])
+    if triton_version():
+        package.register()
+        return
+    stand_in: Any = ModuleType("triton")
+    stand_in.__version__ = question["triton"]
+    sys.modules["triton"] = stand_in
+    try:
+        package.register()
+    finally:
+        # Others ask for what it has not.
+        del sys.modules["triton"]
 
 
-def vllm_layer(module: Any, launched: Launched, question: dict[str, Any]) -> Callable[..., Any]:
+def vllm_layer(module: Any, question: dict[str, Any]) -> Callable[..., Any]:
     """Return what multiplies in vLLM's linear layers without quantization."""
     interface: Any = importlib.import_module("vllm.platforms.interface")
     platform: Any = importlib.import_module("vllm.platforms").current_platform

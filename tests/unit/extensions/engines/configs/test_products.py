@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from operator_sessions import write_operator_session
 from product_sessions import OUT, QKV, TIMES, config, write_product_session
 
 from tuner.cli import cli
+from tuner.extensions.engines.configs import asking
 from tuner.extensions.engines.configs.files import Engine, write_files
 from tuner.extensions.engines.configs.products import (
     ProductConfigs,
@@ -155,7 +159,7 @@ def test_export_writes_the_package_and_refuses_other_kernels_beside_it(tmp_path:
         assert "apart" in refused.stderr
 
 
-def asked(
+def ask_engine(
     engine: Engine, python: Python, folder: Path, made: ProductTable, **how: Any
 ) -> tuple[str, ...]:
     write_files(folder, table_files(made), replace=True)
@@ -170,10 +174,57 @@ def test_linear_layers_in_the_deterministic_mode_multiply_with_the_table_and_els
 ) -> None:
     python: Python = request.getfixturevalue(f"{engine}_python")
     made = table(engine)
-    assert asked(engine, python, tmp_path, made) == ()
-    plain = asked(engine, python, tmp_path, made, mode="plain")
+    assert ask_engine(engine, python, tmp_path, made) == ()
+    plain = ask_engine(engine, python, tmp_path, made, mode="plain")
     assert len(plain) == 8, "three sizes and one beyond, of two shapes"
     assert plain[0].endswith("multiplies with PyTorch's own product")
+
+
+GRAPHS = """
+import importlib, json, runpy, sys
+from types import SimpleNamespace
+
+question = json.load(sys.stdin)
+asking = runpy.run_path(question["program"])
+module = importlib.import_module(asking["MODULES"]["vllm", "product"])
+asking["pretend_gpu"]("vllm", module, question["gpu"])
+asking["vllm_layer"](module, question)
+torch, vllm = importlib.import_module("torch"), importlib.import_module("vllm.config.vllm")
+decides = vllm.VllmConfig._uses_breakable_cudagraph_for_batch_invariance
+for hidden in (4096, 4032):
+    sizes = {"get_hidden_size": hidden, "get_head_size": 128}
+    heads = {"get_num_attention_heads": 32, "get_num_kv_heads": 8}
+    model = SimpleNamespace(
+        enforce_eager=False,
+        dtype=torch.bfloat16,
+        quantization=None,
+        hf_text_config=SimpleNamespace(intermediate_size=14336),
+        **{name: lambda *_, size=size: size for name, size in {**sizes, **heads}.items()},
+    )
+    parallel = SimpleNamespace(tensor_parallel_size=1)
+    print(decides(SimpleNamespace(model_config=model, parallel_config=parallel)))
+"""
+
+
+@pytest.mark.slow
+def test_vllm_captures_graphs_that_look_a_table_up_for_a_model_of_its_shapes(
+    vllm_python: Python, tmp_path: Path
+) -> None:
+    # Else torch.compile would freeze the config of the largest batch into the graph (vLLM #54243).
+    made, program = table(), tmp_path / "graphs.py"
+    write_files(tmp_path, table_files(made))
+    program.write_text(GRAPHS, encoding="utf-8")
+    question = {"engine": "vllm", "gpu": made.gpu, "capability": [9, 0], "triton": made.triton}
+    question |= {"mode": "deterministic", "package": "invariant_vllm", "program": asking.__file__}
+    done = subprocess.run(
+        [*vllm_python, str(program)],
+        input=json.dumps({**question, "folder": str(tmp_path / "invariant_vllm")}),
+        env={**os.environ, "VLLM_BATCH_INVARIANT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-2:] == ["True", "False"], done.stderr
 
 
 @pytest.mark.slow
@@ -186,10 +237,10 @@ def test_a_table_that_an_engine_cannot_use_is_one_error(
     wrong = "is a table of NVIDIA H200 with Triton 3.5.0, and this is NVIDIA H200 with Triton 3.6.0"
     if engine == "sglang":
         with pytest.raises(WorkerError, match=wrong):
-            asked(engine, python, tmp_path, replace(made, triton="3.5.0"))
+            ask_engine(engine, python, tmp_path, replace(made, triton="3.5.0"))
     other = replace(made, gpu="NVIDIA L40S")
     with pytest.raises(WorkerError, match=r"and this is NVIDIA L40S .* `tune fleet --invariant`"):
-        asked(engine, python, tmp_path, made, as_=other)
+        ask_engine(engine, python, tmp_path, made, as_=other)
     shipped = tmp_path / f"invariant_{engine}" / f"invariant_{engine}" / "products.py"
     moved = {"vllm": '"_get_matmul_config",', "sglang": '"_matmul_persistent_deepgemm",'}[engine]
     text = shipped.read_text("utf-8")
