@@ -30,7 +30,7 @@ BUDGET = {
     "core": 47_035,
     "runtime": 2_485,
     "export": 2_880,
-    "engines": 4_380,
+    "engines": 4_385,
     "draft": 16_455,
     "agents": 8_315,
     "cpu": 4_435,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 83_740,
+    "tests": 83_815,
     "docs": 4_925,
 }
 
