@@ -64,7 +64,7 @@ class Plugin:
         now, before = self._module.calls(), self._before
         self._before = now
         taken = {
-            name: {who: count - before[name][who] for who, count in counts.items()}
+            name: {who: count - before[name].get(who, 0) for who, count in counts.items()}
             for name, counts in now.items()
         }
         return {name: counts for name, counts in taken.items() if any(counts.values())}

@@ -228,7 +228,9 @@ def print_case(name: str, case: dict[str, Any]) -> None:
 
 def calls_text(calls: Mapping[str, Mapping[str, int]]) -> str:
     """Write the calls of each operator that tuned kernels took, of all."""
-    each = (f"{name} {one['tuned']}/{sum(one.values())}" for name, one in calls.items())
+    each = (
+        f"{name} {one['tuned']}/{one['tuned'] + one['original']}" for name, one in calls.items()
+    )
     return ", ".join(each) or "none"
 
 

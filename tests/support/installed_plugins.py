@@ -27,12 +27,15 @@ PACKAGE = "tuned_test"
 class Noting:
     """An operator that serves everything, or nothing, and notes what it is given."""
 
-    def __init__(self, *, serves: bool = True) -> None:
-        self.serves, self.fallback = serves, None
+    def __init__(self, *, serves: bool = True, invariant: bool = False) -> None:
+        self.serves, self.fallback, self.invariant = serves, None, invariant
         self.devices, self.quiet = {"NVIDIA H200"}, False
         self.calls: Counter[int] = Counter()
         self.tensors: tuple[Any, ...] = ()
         self.keywords: dict[str, Any] = {}
+
+    def keep_rows(self) -> bool:
+        return self.invariant
 
     def attempt(self, *tensors: Any, **keywords: Any) -> bool:
         self.tensors, self.keywords = tensors, keywords

@@ -1,4 +1,4 @@
-"""Run SGLang's own Triton kernels on the CPU under Triton's interpreter: how far off are they?
+"""Run engines' own Triton kernels on the CPU under Triton's interpreter: how far off are they?
 
 `python interpreted_sglang.py` reads cases as JSON from its standard input. What is compiled in
 SGLang has stand-ins, and so has the GPU's name. Started by `interpreted`, in a process of its own.
@@ -29,6 +29,9 @@ ALIGN = "sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size"
 CHOICE = "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config"
 MOE = "sglang.kernels.ops.moe.fused_moe_triton_kernels"
 FP8 = "sglang.kernels.ops.quantization.fp8_kernel"
+INVARIANT = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
+# Whose kernels a process runs.
+ENGINE = "TESTED_ENGINE"
 
 CONFIG_KEYS = (
     *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M"),
@@ -36,13 +39,13 @@ CONFIG_KEYS = (
 )
 
 
-def interpreted(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def interpreted(cases: Sequence[Mapping[str, Any]], engine: str = "sglang") -> list[dict[str, Any]]:
     """Run `cases` in a process of their own; skip the test where something is not installed.
 
     A case has `kernel`, `axes`, `operators`, `config` (None is SGLang's own choice) and `fill`;
     without `fill` nothing is run, and the answer is what SGLang would choose.
     """
-    return in_a_child(Path(__file__), cases, {"TRITON_INTERPRET": "1"})
+    return in_a_child(Path(__file__), cases, {"TRITON_INTERPRET": "1", ENGINE: engine})
 
 
 def in_a_child(
@@ -52,11 +55,13 @@ def in_a_child(
     if find_spec("triton") is None:
         pytest.skip("triton is not installed: pip install triton==3.6.0")
     path = [str(HERE), str(HERE.parents[1])]
-    if find_spec("sglang") is None:
-        from engine_wheels import SGLANG
+    engine = environment.get(ENGINE, "sglang")
+    if find_spec(engine) is None:
+        from engine_wheels import SGLANG, VLLM
 
-        # Before what is installed: that may be newer than SGLang's own packages take.
-        path += [str(SGLANG.packages()), str(SGLANG.wheel())]
+        wheel = {"sglang": SGLANG, "vllm": VLLM}[engine]
+        # Before what is installed: that may be newer than the engine's own packages take.
+        path += [str(wheel.packages()), str(wheel.wheel())]
     own = {"PYTHONPATH": os.pathsep.join([*path, *sys.path]), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, str(script)],
@@ -128,9 +133,15 @@ class Noting:
 
 
 def replaced(by: Callable[[Any], Any]) -> list[Any]:
-    """Put something else in the place of each of SGLang's kernels."""
+    """Put something else in the place of each of the engine's kernels."""
     found = []
-    for name, kernel in ((MOE, "fused_moe_kernel"), (FP8, "_w8a8_block_fp8_matmul")):
+    kernels = [
+        *((MOE, "fused_moe_kernel"), (FP8, "_w8a8_block_fp8_matmul")),
+        (INVARIANT, "matmul_kernel_persistent"),
+    ]
+    if os.environ.get(ENGINE) == "vllm":
+        kernels = [("vllm.model_executor.determinism.batch_invariant", "matmul_kernel_persistent")]
+    for name, kernel in kernels:
         module = importlib.import_module(name)
         found.append(by(getattr(module, kernel)))
         setattr(module, kernel, found[-1])
@@ -183,7 +194,8 @@ def modules_of(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def main() -> None:
     cases = json.load(sys.stdin)
-    stand_in()
+    if os.environ.get(ENGINE) != "vllm":
+        stand_in()
     mend_interpreter()
     modules, kernels = modules_of(cases), replaced(Noting)
     found = []

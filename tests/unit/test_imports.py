@@ -28,9 +28,9 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 47_565,
-    "runtime": 2_245,
-    "export": 2_875,
-    "engines": 3_560,
+    "runtime": 2_485,
+    "export": 2_880,
+    "engines": 4_385,
     "draft": 17_050,
     "agents": 8_360,
     "cpu": 4_480,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 83_950,
-    "docs": 4_910,
+    "tests": 84_975,
+    "docs": 4_945,
 }
 
 

@@ -116,12 +116,12 @@ def make(
     a GPU.
     """
     for job in jobs:
-        _kernel_of(job)
+        kernel_of(job)
     made, failed = Configs({}), {}
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
         try:
-            for told in _tune_job(job, folder / job.name, progress, settings):
+            for told in tune_job(job, folder / job.name, progress, settings):
                 say(f"{job.name}: {told}")
             found = configs_of([folder / job.name], engine, triton, python=python)
         except TunerError as error:
@@ -141,7 +141,8 @@ def sessions_of(folder: Path, gpu: str, triton: str, *, keep_bits: bool) -> Path
     return folder.joinpath(*(re.sub(r"[^\w.+-]+", "_", part) for part in parts))
 
 
-def _kernel_of(job: TuningJob) -> Path:
+def kernel_of(job: TuningJob) -> Path:
+    """Find a job's kernel; raise `InputError` where it isn't in this checkout."""
     kernel = KERNELS / f"{job.kernel}.py"
     if not kernel.is_file():
         raise InputError(
@@ -151,7 +152,7 @@ def _kernel_of(job: TuningJob) -> Path:
     return kernel
 
 
-def _tune_job(
+def tune_job(
     job: TuningJob,
     session: Path,
     progress: Callable[[TuningJob, Progress], None] | None,
@@ -163,7 +164,7 @@ def _tune_job(
         if progress is not None:
             progress(job, one)
 
-    kernel = _kernel_of(job)
+    kernel = kernel_of(job)
     own: GivenSettings = {"enough": ENOUGH_OF_A_FLEET, **settings, "operators": dict(job.operators)}
     left = list(job.workloads)
     while True:

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,14 @@ from tuner.model.errors import DeviceError, InputError, WorkerError
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET, SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from tuner.cli.view import View
     from tuner.extensions.engines.configs.files import Engine
     from tuner.extensions.engines.configs.found import EngineFolders
+    from tuner.extensions.engines.configs.needed import Needed
     from tuner.extensions.engines.fleet import TuningJob
+    from tuner.extensions.engines.invariant_fleet import WantedProduct
     from tuner.model.settings import GivenSettings
 
 ENGINES = ("sglang", "vllm")
@@ -31,7 +34,19 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command("fleet")
-@click.argument("model", metavar="MODEL", type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "models",
+    metavar="MODEL...",
+    type=click.Path(exists=True, path_type=Path),
+    nargs=-1,
+    required=True,
+)
+@click.option(
+    "--invariant",
+    is_flag=True,
+    help="The table of the products of the engine's deterministic mode, in place of files: for all "
+    "linear layers of one MODEL or several, with the same bits of a row at every number of rows.",
+)
 @click.option("--dry-run", is_flag=True, help="Only list the files, and say which are missing.")
 @click.option(
     "--engine", type=click.Choice(ENGINES), default="sglang", help="Whose files; sglang by default."
@@ -92,7 +107,8 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @options.setting("keep_bits")
 @options.as_json
 def command(
-    model: Path,
+    models: tuple[Path, ...],
+    invariant: bool,
     dry_run: bool,
     engine: Engine,
     tp: int,
@@ -117,16 +133,16 @@ def command(
     session of its own under --sessions: started again, the command goes on with what is left.
     """
     from tuner.cli.devices_command import list_gpus
-    from tuner.extensions.engines.configs.files import place, require_release
+    from tuner.extensions.engines.configs.files import require_release
     from tuner.extensions.engines.configs.found import missing_files
     from tuner.extensions.engines.configs.winners import installed_triton
     from tuner.extensions.engines.fleet import (
         jobs_of,
         lines_of,
         object_of,
-        refusal,
         sessions_of,
     )
+    from tuner.extensions.engines.invariant_fleet import wanted_products
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
@@ -141,31 +157,41 @@ def command(
     require_release(triton)
     if not dry_run:
         _require_here(gpu, triton)
+    own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
+    given = {"gpus": gpus, "trials": trials, "enough": enough, "keep_bits": keep_bits}
+    settings = {name: value for name, value in given.items() if value is not None}
+    if invariant:
+        if ep > 1 or dtype not in (None, "bfloat16") or two or keep_bits:
+            raise click.UsageError(
+                "--invariant is for linear layers in bf16: leave --ep, --dtype, --two and "
+                "--keep-bits out"
+            )
+        wanted = wanted_products(models, engine, own, tp=tp)
+        if dry_run:
+            _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
+        else:
+            _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
+        return
+    if len(models) > 1:
+        raise click.UsageError("several models are for --invariant")
+    (model,) = models
+    if not dry_run:
         _require_measured_with(engine, engine_dir, folder)
     places = _folders(engine, engine_dir, folder)
     files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
-        click.echo(json.dumps({**listed, "files": [object_of(one, two=two) for one in files]}))
+        objects = [object_of(one, two=two) for one in files]
+        click.echo(json.dumps({**listed, "files": objects}))
         return
     if dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
-        for line in lines_of(files, engine, where, two=two):
-            click.echo(line)
+        click.echo("\n".join(lines_of(files, engine, where, two=two)))
         return
-    own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
     jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
-    # Files that could not be written are an error now, not once all is tuned.
-    for needed in [file.needed for file in files if jobs and not refusal(file.needed.key)]:
-        path = to / place(needed.key, engine, gpu, triton, down=needed.down)
-        require_writable(path.parent, "--to")
-        if path.exists() and not path.is_file():
-            remedy = "move it away, or choose another place with --to"
-            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
+    _require_places([file.needed for file in files if jobs], to, engine, gpu, triton)
     for one in refused:
         click.echo(f"cannot be made: {one}", err=True)
-    given = {"gpus": gpus, "trials": trials, "enough": enough, "keep_bits": keep_bits}
-    settings = {name: value for name, value in given.items() if value is not None}
     _make(jobs, own, to, engine, triton, {"device": "cuda", **settings})
     if refused:
         raise WorkerError(
@@ -174,24 +200,82 @@ def command(
         )
 
 
-def _make(
-    jobs: Sequence[TuningJob],
+def _require_places(
+    needed: Sequence[Needed], to: Path, engine: Engine, gpu: str, triton: str
+) -> None:
+    """Raise `InputError` for files that could not be written: now, not once all is tuned."""
+    from tuner.extensions.engines.configs.files import place
+    from tuner.extensions.engines.fleet import refusal
+
+    for one in needed:
+        if refusal(one.key):
+            continue
+        path = to / place(one.key, engine, gpu, triton, down=one.down)
+        require_writable(path.parent, "--to")
+        if path.exists() and not path.is_file():
+            remedy = "move it away, or choose another place with --to"
+            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
+
+
+def _list_products(
+    wanted: Sequence[WantedProduct],
+    engine: Engine,
+    gpu: str,
+    triton: str,
+    tp: int,
+    *,
+    as_json: bool,
+) -> None:
+    from tuner.extensions.engines.invariant_fleet import lines_of, object_of
+
+    if as_json:
+        listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp}
+        click.echo(json.dumps({**listed, "products": [object_of(one) for one in wanted]}))
+        return
+    for line in lines_of(wanted, engine, gpu, f"Triton {triton}, tp {tp}"):
+        click.echo(line)
+
+
+def _make_table(
+    wanted: Sequence[WantedProduct],
     sessions: Path,
     to: Path,
     engine: Engine,
     triton: str,
     settings: GivenSettings,
 ) -> None:
+    from tuner.extensions.engines.configs.products import tell_table
+    from tuner.extensions.engines.configs.winners import asked_with
+    from tuner.extensions.engines.invariant_fleet import jobs_of, make, marks_of
+
+    require_writable(to, "--to")
+    jobs = jobs_of(wanted, engine)
+    with _tuning(settings) as view:
+        made = make(
+            jobs,
+            sessions,
+            to,
+            engine,
+            triton,
+            settings,
+            say=click.echo,
+            progress=lambda _, one: view.update(one),
+        )
+    if made.table and made.table.products:
+        tell_table(made.table, to, asked_with(engine))
+        for line in marks_of(made.table):
+            click.echo(line)
+    _require_all(jobs, made.failed, "are not in the table")
+
+
+@contextmanager
+def _tuning(settings: GivenSettings) -> Iterator[View]:
+    """Show progress, and say how to go on where it is stopped; raise where there is no GPU."""
     from tuner.cli.console import Console
     from tuner.cli.devices_command import list_gpus
     from tuner.cli.view import make_view
     from tuner.device.select import members_of
-    from tuner.extensions.engines.configs.winners import asked_with, tell_configs
-    from tuner.extensions.engines.fleet import make
 
-    if not jobs:
-        click.echo("nothing to make")
-        return
     if not list(list_gpus()):
         raise DeviceError(
             "no NVIDIA GPU was found",
@@ -203,7 +287,32 @@ def _make(
         stack.enter_context(interrupt_on_sigterm())
         # Not by `tune --resume`: that would go on with one shape, and write no file.
         stack.enter_context(resumed_by(tuple(sys.argv[1:])))
-        view = stack.enter_context(make_view(Console(), quiet=False))
+        yield stack.enter_context(make_view(Console(), quiet=False))
+
+
+def _require_all(jobs: Sequence[TuningJob], failed: Mapping[str, str], what: str) -> None:
+    if failed:
+        raise WorkerError(
+            f"{len(failed)} of {len(jobs)} shapes {what}: {', '.join(failed)}",
+            remedy="what each lacks is said above; started again, the command goes on with them",
+        )
+
+
+def _make(
+    jobs: Sequence[TuningJob],
+    sessions: Path,
+    to: Path,
+    engine: Engine,
+    triton: str,
+    settings: GivenSettings,
+) -> None:
+    from tuner.extensions.engines.configs.winners import asked_with, tell_configs
+    from tuner.extensions.engines.fleet import make
+
+    if not jobs:
+        click.echo("nothing to make")
+        return
+    with _tuning(settings) as view:
         made = make(
             jobs,
             sessions,
@@ -217,11 +326,7 @@ def _make(
         )
     if made.configs.files:
         tell_configs(made.configs, engine, to)
-    if made.failed:
-        raise WorkerError(
-            f"{len(made.failed)} of {len(jobs)} shapes have no file: {', '.join(made.failed)}",
-            remedy="what each lacks is said above; started again, the command goes on with them",
-        )
+    _require_all(jobs, made.failed, "have no file")
 
 
 def _require_here(gpu: str, triton: str) -> None:

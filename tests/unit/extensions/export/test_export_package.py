@@ -8,19 +8,23 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from dispatch_sample import COMPARISONS, ONE, A, comparison, write_project, write_session
-from operator_sessions import OPERATORS, choices, write_operator_session
+from operator_sessions import OPERATORS, SPACES, choices, write_operator_session
 from slow import mostly_slow
 
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.export.packages import export_package
+from tuner.extensions.export.pytorch.package import OperatorFiles
 from tuner.extensions.export.winners import winners_of
-from tuner.model.kernel import Workload
+from tuner.model.kernel import Invariance, Workload
+from tuner.space.load import load_definition
 
 Tune = Callable[..., Any]
 
@@ -319,3 +323,24 @@ def test_every_choice_of_an_operator_is_packed(
         export_package([winners], tmp_path / f"o{number}", compiler, "tuned_one")
         text = (tmp_path / f"o{number}/tuned_one/{kernel}_table.py").read_text("utf-8")
         compile(text, kernel, "exec")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kept", "place"),
+    [
+        (("x", "residual"), True, 0),
+        (("x",), True, None),  # of the other nothing is known
+        (("x", "residual"), False, None),
+    ],
+)
+def test_a_table_names_the_rows_on_which_no_bits_of_any_output_depend(
+    outputs: tuple[str, ...], *, kept: bool, place: int | None
+) -> None:
+    spec = load_definition(SPACES / "fused_add_rmsnorm.yaml").spec
+    files = object.__new__(OperatorFiles)
+    files._spec = replace(spec, invariant=Invariance("T", outputs, 1))
+    table = SimpleNamespace(keeps_rows=kept)
+    files._dispatch = SimpleNamespace(table=table)  # type: ignore[assignment]
+    assert files._rows() == place
+    files._spec = replace(spec, invariant=None)
+    assert files._rows() is None

@@ -38,9 +38,13 @@ class Registry:
 class Stub:
     """An operator that serves rows of 8."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, invariant: bool = False) -> None:
         self.calls: Counter[int] = Counter()
         self.fallback: Any = None
+        self.invariant = invariant
+
+    def keep_rows(self) -> bool:
+        return self.invariant
 
     def attempt(self, *tensors: Any, **_: Any) -> bool:
         if tensors[0].shape[-1] != 8:
@@ -158,15 +162,35 @@ def test_what_is_taken_out_is_sglangs_until_it_is_back(registry: Registry) -> No
     assert plugin.calls() == {"rmsnorm": {"tuned": 1, "original": 1}}
 
 
-def test_results_that_must_not_depend_on_the_batch_are_sglangs(
+@pytest.mark.parametrize("invariant", [False, True])
+def test_where_results_must_not_depend_on_the_batch_only_invariant_rows_are_ours(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, invariant: bool
+) -> None:
+    mode = SimpleNamespace(is_batch_invariant_mode_enabled=lambda: True)
+    monkeypatch.setitem(sys.modules, "sglang.srt.batch_invariant_ops", mode)
+    plugin = Plugin("tuned", {"rmsnorm": Stub(invariant=invariant)}, {"rmsnorm": DEFAULTS})
+    plugin.register()
+    registry.hooks["sgl_kernel.rmsnorm"](own_rmsnorm, torch.ones(2, 8), torch.ones(8))
+    took = {"tuned": 1, "original": 0}
+    assert plugin.calls()["rmsnorm"] == (
+        took if invariant else {"tuned": 0, "original": 1, "refused": 1}
+    )
+
+
+def test_what_serves_few_rows_only_is_refused_in_a_deterministic_mode(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mode = SimpleNamespace(is_batch_invariant_mode_enabled=lambda: True)
     monkeypatch.setitem(sys.modules, "sglang.srt.batch_invariant_ops", mode)
-    plugin = made("rmsnorm")
+    monkeypatch.setattr(sys.modules["sgl_kernel"], "fp8_scaled_mm", own, raising=False)
+    plugin = Plugin("t", {"gemm_fp8": Stub(invariant=True)}, {"gemm_fp8": {"SCALES": "token"}})
     plugin.register()
-    registry.hooks["sgl_kernel.rmsnorm"](own_rmsnorm, torch.ones(2, 8), torch.ones(8))
-    assert plugin.calls() == {"rmsnorm": {"tuned": 0, "original": 1}}
+    assert registry.hooks["sgl_kernel.fp8_scaled_mm"](own) == "own"
+    assert plugin.calls()["gemm_fp8"] == {"tuned": 0, "original": 1, "refused": 1}
+
+
+def own() -> str:
+    return "own"
 
 
 @pytest.fixture

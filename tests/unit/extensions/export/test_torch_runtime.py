@@ -21,10 +21,12 @@ from tuner.extensions.runtime.pytorch.runtime import (  # noqa: E402
     Array,
     Numbers,
     Operator,
+    Plan,
     Scalar,
     Table,
     TunedKernelError,
     Variant,
+    of_one_problem,
     serving,
 )
 
@@ -485,6 +487,40 @@ def test_a_variant_whose_clusters_do_not_divide_the_grid_or_whose_block_is_none_
 ) -> None:
     table = launching(operator.table, Launch("scale", grid, block, cluster, 0, False))
     assert (serving(table, (16, 8), NUMBERS) is not None) is serves
+
+
+LISTED = (((1, 8), 1), ((64, 8), 1), ((1, 9), 1))
+
+
+@pytest.mark.parametrize(
+    ("points", "most", "axes", "serves"),
+    [
+        (LISTED, 1 << 20, (500, 8), True),  # another size of a listed problem
+        (LISTED, 1 << 20, (500, 10), False),  # of another nothing is known
+        (LISTED, 64, (16, 8), False),  # it would change hands at a size
+        ((*LISTED, ((4096, 8), 0)), 1 << 20, (16, 8), False),
+    ],
+)
+def test_where_bits_of_rows_are_kept_a_listed_problem_is_served_at_every_size_or_at_none(
+    operator: Operator,
+    points: tuple[Any, ...],
+    most: int,
+    axes: tuple[int, int],
+    serves: bool,
+) -> None:
+    variant = replace(operator.table.variants[0], fits=lambda rows, *_: rows <= most)
+    table = replace(operator.table, points=points, variants=(variant,), rows=0)
+    assert (serving(of_one_problem(table, axes, NUMBERS), axes, NUMBERS) is not None) is serves
+
+
+def test_an_operator_keeps_rows_where_its_table_says_so(
+    operator: Operator, gpu: SimpleNamespace
+) -> None:
+    assert not operator.keep_rows()
+    kept = Operator(replace(operator.table, rows=0), driver=FakeDriver)
+    kept.plans[()] = Plan(0)
+    assert kept.keep_rows()
+    assert not kept.plans, "what was planned before may be another problem's"
 
 
 def test_a_variant_whose_map_the_driver_does_not_take_is_passed_over(operator: Operator) -> None:

@@ -245,6 +245,20 @@ def test_results_that_must_not_depend_on_the_batch_are_vllms(
     assert caplog.messages == ["tuned: VLLM_BATCH_INVARIANT is set: nothing is replaced"]
 
 
+def test_in_its_batch_invariant_mode_only_invariant_rows_are_ours(
+    engine: dict[str, Any],
+) -> None:
+    engine["vllm.envs"].VLLM_BATCH_INVARIANT = True
+    operators = {"moe_sum_reduce": Noting(), "rmsnorm": Noting(invariant=True)}
+    plugin = Plugin("tuned", operators, dict.fromkeys(operators, CHOICES))
+    plugin.register()
+    assert engine["vllm._custom_ops"].moe_sum(None, None) == "vLLM's own"
+    assert plugin.calls()["moe_sum_reduce"] == {"tuned": 0, "original": 1, "refused": 1}
+    ours = engine["vllm.ir.ops"].rms_norm.impls["tuned_tuned"].impl_fn
+    ours(torch.ones(2, 8), torch.ones(8), 1e-6)
+    assert operators["rmsnorm"].shapes[0] == (2, 8)
+
+
 def test_the_switch_turns_all_off(engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNED_VLLM", "0")
     assert leaves_vllm_alone(engine, made(*ALL))

@@ -11,22 +11,32 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 Answer = dict[str, Any]
 MODULES = {
     ("sglang", "moe"): "sglang.srt.layers.moe.moe_runner.triton_utils.fused_moe_triton_config",
     ("sglang", "block_fp8"): "sglang.kernels.ops.quantization.fp8_kernel",
+    ("sglang", "product"): "sglang.srt.batch_invariant_ops.batch_invariant_ops",
     ("vllm", "moe"): "vllm.model_executor.layers.fused_moe.fused_moe",
     ("vllm", "block_fp8"): "vllm.model_executor.layers.quantization.utils.fp8_utils",
+    ("vllm", "product"): "vllm.model_executor.determinism.batch_invariant",
 }
 # The function that multiplies, and the kernel that it launches.
 MULTIPLIERS = {
     "sglang": ("w8a8_block_fp8_matmul_triton", "_w8a8_block_fp8_matmul"),
     "vllm": ("w8a8_triton_block_scaled_mm", "_w8a8_triton_block_scaled_mm"),
 }
+
+# What a product's kernel is launched with.
+PRODUCT_KEYS = (
+    *("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M"),
+    *("num_warps", "num_stages"),
+)
 
 
 class Overheard(logging.Handler):
@@ -57,6 +67,9 @@ class Launched:
 
     def __init__(self) -> None:
         self.keywords: dict[str, Any] = {}
+        self.arg_names: list[str] | None = None
+        # What multiplied where this was not launched.
+        self.instead = ""
 
     def __getitem__(self, grid: Any) -> Launched:
         return self
@@ -72,8 +85,8 @@ def answer(question: dict[str, Any]) -> Answer:
     if question["gpu"]:
         pretend_gpu(engine, module, question["gpu"])
     overheard, module.open = Overheard(), NotingOpen()
-    module.logger.addHandler(overheard)
-    ask = moe if kind == "moe" else block_fp8
+    logging.getLogger(module.__name__).addHandler(overheard)
+    ask = {"moe": moe, "block_fp8": block_fp8, "product": products}[kind]
     with sglang_mode(question["mode"]) if engine == "sglang" else nullcontext():
         found = ask(module, question)
     return {
@@ -157,11 +170,10 @@ def block_fp8(module: Any, question: dict[str, Any]) -> Answer:
         module.get_w8a8_block_fp8_configs = lambda *_: loaded
     multiplier, kernel = MULTIPLIERS[engine]
     setattr(module, kernel, launched := Launched())
-    names = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M")
     rows = []
     for tokens in question["tokens"]:
         getattr(module, multiplier)(*operands(torch, tokens, key), key["block_shape"])
-        config = {n: launched.keywords[n] for n in (*names, "num_warps", "num_stages")}
+        config = {n: launched.keywords[n] for n in PRODUCT_KEYS}
         rows.append({"tokens": tokens, "config": config, "down": None})
     return {"rows": rows, "source": module.open.last}
 
@@ -174,6 +186,82 @@ def operands(torch: Any, tokens: int, key: dict[str, Any]) -> tuple[Any, ...]:
     types = (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32, torch.float32)
     pairs = zip(shapes, types, strict=True)
     return tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in pairs)
+
+
+def products(module: Any, question: dict[str, Any]) -> Answer:
+    """Put a table in place, and have the engine's linear layers multiply with a stand-in kernel."""
+    torch: Any = importlib.import_module("torch")
+    launched = Launched()
+    arguments = getattr(module.matmul_kernel_persistent, "arg_names", None)
+    launched.arg_names = arguments if isinstance(arguments, list) else None
+    module.matmul_kernel_persistent = launched
+    vllm = question["engine"] == "vllm"
+    multiply = vllm_layer(module, question) if vllm else sglang_layer(module, launched, question)
+    rows = []
+    for one in question["products"]:
+        w = torch.empty((one["n"], one["k"]), dtype=torch.bfloat16, device="meta")
+        for tokens in one["tokens"]:
+            launched.keywords, launched.instead = {}, "PyTorch's own product"
+            multiply(torch.empty((tokens, one["k"]), dtype=w.dtype, device="meta"), w)
+            config = {n: v for n, v in launched.keywords.items() if n in PRODUCT_KEYS}
+            by = "" if config else launched.instead
+            rows.append({**one, "tokens": tokens, "config": config, "by": by})
+    return {"rows": rows}
+
+
+def register_table(question: dict[str, Any]) -> None:
+    """Do as the engine does where the package with the table is installed."""
+    sys.path.insert(0, question["folder"])
+    package: Any = importlib.import_module(question["package"])
+    if triton_version():
+        package.register()
+        return
+    stand_in: Any = ModuleType("triton")
+    stand_in.__version__ = question["triton"]
+    sys.modules["triton"] = stand_in
+    try:
+        package.register()
+    finally:
+        # Others ask for what it has not.
+        del sys.modules["triton"]
+
+
+def vllm_layer(module: Any, question: dict[str, Any]) -> Callable[..., Any]:
+    """Return what multiplies in vLLM's linear layers without quantization."""
+    interface: Any = importlib.import_module("vllm.platforms.interface")
+    platform: Any = importlib.import_module("vllm.platforms").current_platform
+    capability = interface.DeviceCapability(*question["capability"])
+    platform.get_device_capability = lambda *_, **__: capability
+    platform.is_cuda = platform.is_cuda_alike = lambda: True
+    module.num_compute_units, module._BLOCK_SIZES_RESOLVED = (lambda *_: 1), True
+    register_table(question)
+    layers: Any = importlib.import_module("vllm.model_executor.layers.linear")
+    method = layers.UnquantizedLinearMethod()
+    if question["mode"] == "deterministic":
+        return lambda x, w: method.apply(SimpleNamespace(weight=w), x)
+    return lambda x, w: x @ w.t()
+
+
+def sglang_layer(module: Any, launched: Launched, question: dict[str, Any]) -> Callable[..., Any]:
+    """Return what SGLang's mode has PyTorch multiply with, where DeepGEMM is there as well."""
+
+    def by_deepgemm(a: Any, b: Any, bias: Any = None) -> Any:
+        launched.instead = "DeepGEMM"
+        return a @ b
+
+    module._matmul_persistent_deepgemm = by_deepgemm
+    module.ENABLE_JIT_DEEPGEMM = module._ENABLE_MM_DEEPGEMM = True
+    module.get_device_core_count = lambda *_: 1
+    utilities: Any = importlib.import_module("sglang.srt.utils")
+    utilities.get_device_name = lambda *_: question["gpu"]
+    register_table(question)
+    placed: dict[str, Callable[..., Any]] = {"aten::mm": lambda a, b: a @ b}
+    if question["mode"] == "deterministic":
+        library = SimpleNamespace(impl=lambda name, call, key: placed.update({name: call}))
+        module.torch.library.Library = lambda *_: library
+        module.get_dispatch_device_backend = lambda: "CUDA"
+        module.enable_batch_invariant_mode(enable_bmm=False)
+    return lambda x, w: placed["aten::mm"](x, w.t())
 
 
 def main() -> None:

@@ -217,10 +217,7 @@ def _too_large(content: Mapping[str, Any], key: Key, engine: Engine, gpu: str) -
 
     Triton's pipelines hold both operands once for each stage but the last.
     """
-    words = gpu.lower().replace("-", " ").split()
-    known = known_gpu(gpu)
-    found = next((_OF_WORDS[word] for word in words if word in _OF_WORDS), None)
-    capability = known.compute_capability if known else found
+    capability = find_capability(gpu)
     size = _ELEMENT_BYTES.get(key.dtype if isinstance(key, MoeKey) else "fp8_w8a8")
     if capability is None or size is None:
         return ""
@@ -240,6 +237,14 @@ def _too_large(content: Mapping[str, Any], key: Key, engine: Engine, gpu: str) -
         f"cannot run: some {most:,} bytes of shared memory, over the {limit:,} that a block has on "
         f"{gpu}, for {', '.join(rows)} tokens"
     )
+
+
+def find_capability(gpu: str) -> tuple[int, int] | None:
+    """Find the compute capability of a GPU by its name; None for one that is not known."""
+    if known := known_gpu(gpu):
+        return known.compute_capability
+    words = gpu.lower().replace("-", " ").split()
+    return next((_OF_WORDS[word] for word in words if word in _OF_WORDS), None)
 
 
 def _flaw(tokens: str, row: object) -> str:

@@ -34,6 +34,7 @@ _MOST_GPUS = 128
 _PYTHON_DTYPE = "dtype", "torch_dtype"
 # SGLang makes DeepSeek-V3's shared expert one of the experts, and no other model's of this class.
 _FUSED_EXPERTS = 256
+_VOCABULARY_STEP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,15 @@ class Needed:
     layer: str
     key: Key
     down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A linear layer on one GPU: the rows and columns of its weights."""
+
+    name: str
+    n: int
+    k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +115,51 @@ class _Model(BaseModel):
     hidden_size: _Count
     num_attention_heads: _Count
     intermediate_size: _Count
+    vocab_size: _Count | None = None
 
-    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
-        """List what the engine looks for, layer by layer."""
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+        """List what the engine looks for to run the experts."""
+        yield from ()
+
+    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
+        """List the linear layers, without routers and the last one."""
         raise NotImplementedError
+
+    def routers(self) -> Iterator[Layer]:
+        """List linear layers that every GPU has whole."""
+        yield from ()
 
 
 class _Grouped(_Model):
     num_key_value_heads: _Count
     head_dim: _Count | None = None
 
-    def attention(self, slices: Slices) -> Iterator[Needed]:
+    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
         width = self.head_dim or self.hidden_size // self.num_attention_heads
         heads = slices.count(self.num_attention_heads, "attention heads", slices.tp)
         pairs = self.num_key_value_heads
         # Where there are fewer of them than GPUs, several GPUs have the same one.
         keys = 1 if slices.tp % pairs == 0 else slices.count(pairs, "key-value heads", slices.tp)
         rows, hidden = (heads + 2 * keys) * width, self.hidden_size
-        yield from _linear("attention: q, k, v", rows, hidden, slices)
-        yield from _linear("attention: out", hidden, heads * width, slices)
+        yield Layer("attention: q, k, v", rows, hidden)
+        yield Layer("attention: out", hidden, heads * width)
+
+
+class _Dense(_Grouped):
+    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
+        yield from super().layers(engine, slices)
+        yield from _mlp("dense layers", self.hidden_size, self.intermediate_size, slices)
 
 
 class _Mixtral(_Grouped):
     num_local_experts: _Count
 
-    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
         width = self.intermediate_size
         yield from _experts(self.num_local_experts, width, engine, slices, precision)
-        yield from self.attention(slices)
+
+    def routers(self) -> Iterator[Layer]:
+        yield Layer("router", self.num_local_experts, self.hidden_size)
 
 
 class _Qwen3(_Grouped):
@@ -141,12 +168,17 @@ class _Qwen3(_Grouped):
     decoder_sparse_step: _Count = 1
     mlp_only_layers: list[_CountFrom0] = []
 
-    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
         width = self.moe_intermediate_size
         yield from _experts(self.num_experts, width, engine, slices, precision)
-        yield from self.attention(slices)
+
+    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
+        yield from super().layers(engine, slices)
         if self.mlp_only_layers or self.decoder_sparse_step > 1:
             yield from _mlp("dense layers", self.hidden_size, self.intermediate_size, slices)
+
+    def routers(self) -> Iterator[Layer]:
+        yield Layer("router", self.num_experts, self.hidden_size)
 
 
 class _DeepSeek(_Model):
@@ -161,29 +193,35 @@ class _DeepSeek(_Model):
     qk_rope_head_dim: _Count
     v_head_dim: _Count
 
-    def needed(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
-        hidden, shared = self.hidden_size, self.n_shared_experts or 0
-        width, routed = self.moe_intermediate_size, self.n_routed_experts
-        fused = (
+    def _is_fused(self, engine: Engine, slices: Slices) -> bool:
+        """Whether the shared expert is one of the experts."""
+        return (
             engine == "sglang"
             and slices.ep == 1
-            and (routed, shared) == (_FUSED_EXPERTS, 1)
+            and (self.n_routed_experts, self.n_shared_experts) == (_FUSED_EXPERTS, 1)
             and self.architectures[:1] == ["DeepseekV3ForCausalLM"]
         )
-        yield from _experts(routed, width, engine, slices, precision, shared if fused else 0)
+
+    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
+        width, routed = self.moe_intermediate_size, self.n_routed_experts
+        shared = (self.n_shared_experts or 0) if self._is_fused(engine, slices) else 0
+        yield from _experts(routed, width, engine, slices, precision, shared)
+
+    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
+        hidden, shared = self.hidden_size, self.n_shared_experts or 0
         heads = slices.count(self.num_attention_heads, "attention heads", slices.tp)
         latent = self.kv_lora_rank + self.qk_rope_head_dim
         queries = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
         rank = self.q_lora_rank or 0
-        yield from _linear("attention: latents", rank + latent, hidden, slices)
-        yield from _linear("attention: q", queries, rank or hidden, slices)
+        yield Layer("attention: latents", rank + latent, hidden)
+        yield Layer("attention: q", queries, rank or hidden)
         keys = heads * (self.qk_nope_head_dim + self.v_head_dim)
-        yield from _linear("attention: k, v", keys, self.kv_lora_rank, slices)
-        yield from _linear("attention: out", hidden, heads * self.v_head_dim, slices)
+        yield Layer("attention: k, v", keys, self.kv_lora_rank)
+        yield Layer("attention: out", hidden, heads * self.v_head_dim)
         if self.first_k_dense_replace:
             yield from _mlp("dense layers", hidden, self.intermediate_size, slices)
-        if shared and not fused:
-            yield from _mlp("shared experts", hidden, shared * width, slices)
+        if shared and not self._is_fused(engine, slices):
+            yield from _mlp("shared experts", hidden, shared * self.moe_intermediate_size, slices)
 
 
 _MODELS: Mapping[str, type[_Model]] = {
@@ -192,6 +230,10 @@ _MODELS: Mapping[str, type[_Model]] = {
     "deepseek_v2": _DeepSeek,
     "deepseek_v3": _DeepSeek,
 }
+# Models without experts, whose linear layers alone may need configs.
+_DENSE: Mapping[str, type[_Model]] = dict.fromkeys(
+    ("llama", "mistral", "qwen2", "qwen3", "glm4"), _Dense
+)
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -205,6 +247,56 @@ def needed_configs(
     of a model in fp8 are taken to be in fp8. Raises `InputError` for a model that is not known or
     has no experts, and for slices that the engines refuse.
     """
+    path, given = _read(config)
+    kind = str(given.get("model_type"))
+    if kind not in _MODELS:
+        raise _unknown_model_error(path, kind, given)
+    precision = _precision(path, given, dtype)
+    if ep not in (1, tp):
+        raise InputError(
+            f"{ep} parts of experts on {tp} GPUs", remedy=f"--ep is 1 or, as --tp, {tp}"
+        )
+    slices = Slices(path, tp, ep, precision.block_shape)
+    model = _validate(_MODELS[kind], path, given)
+    needed = [*model.experts(engine, slices, precision)]
+    layers = [*model.layers(engine, slices)]
+    if block := precision.block_shape:
+        needed += [Needed(one.name, BlockFp8Key(one.n, one.k, block)) for one in layers]
+    return tuple(dict.fromkeys(needed))
+
+
+def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, ...]:
+    """List the products in bf16 that one GPU of `tp` does for a model's linear layers.
+
+    Routers and the last one are among them, experts are not. Raises `InputError` for a model that
+    is not known or not in bf16, and for slices that the engines refuse.
+    """
+    path, given = _read(config)
+    kind = str(given.get("model_type"))
+    models: dict[str, type[_Model]] = {**_MODELS, **_DENSE}
+    if kind not in models:
+        known = f"known are {', '.join(models)}"
+        raise InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
+    named = (given.get(key) for key in _PYTHON_DTYPE)
+    dtype = next((str(one) for one in named if one is not None), "bfloat16")
+    if dtype != "bfloat16" or isinstance(given.get(_QUANTIZATION), dict):
+        what = dtype if dtype != "bfloat16" else "quantized"
+        raise InputError(
+            f"weights are {what}: the engines read configs of invariant products in bf16 alone",
+            path=path,
+            remedy="name a config.json without quantization whose dtype is bfloat16",
+        )
+    slices, model = Slices(path, tp, 1, None), _validate(models[kind], path, given)
+    layers = [*model.layers(engine, slices), *model.routers()]
+    if model.vocab_size:
+        # Both engines pad it.
+        padded = -(-model.vocab_size // _VOCABULARY_STEP) * _VOCABULARY_STEP
+        layers.append(Layer("logits", slices.count(padded, "tokens", tp), model.hidden_size))
+    return tuple(layers)
+
+
+def _read(config: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Read a config.json, or that of a folder; raise `InputError` where there is none."""
     path = config / CONFIG if config.is_dir() else config
     try:
         given = parse_json(read_text(path))
@@ -217,17 +309,7 @@ def needed_configs(
         ) from error
     if not isinstance(given, dict):
         raise InputError("is no object", path=path, remedy="name a model's config.json")
-    kind = str(given.get("model_type"))
-    if kind not in _MODELS:
-        raise _unknown_model_error(path, kind, given)
-    precision = _precision(path, given, dtype)
-    if ep not in (1, tp):
-        raise InputError(
-            f"{ep} parts of experts on {tp} GPUs", remedy=f"--ep is 1 or, as --tp, {tp}"
-        )
-    slices = Slices(path, tp, ep, precision.block_shape)
-    model = _validate(_MODELS[kind], path, given)
-    return tuple(dict.fromkeys(model.needed(engine, slices, precision)))
+    return path, given
 
 
 def _unknown_model_error(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
@@ -350,12 +432,7 @@ def _experts(
         yield Needed("experts, second product", key, down=True)
 
 
-def _linear(layer: str, n: int, k: int, slices: Slices) -> Iterator[Needed]:
-    if slices.block_shape:
-        yield Needed(layer, BlockFp8Key(n, k, slices.block_shape))
-
-
-def _mlp(name: str, hidden: int, width: int, slices: Slices) -> Iterator[Needed]:
+def _mlp(name: str, hidden: int, width: int, slices: Slices) -> Iterator[Layer]:
     part = slices.cut(width, f"columns of the {name}", slices.tp)
-    yield from _linear(f"{name}: gate, up", 2 * part, hidden, slices)
-    yield from _linear(f"{name}: down", hidden, part, slices)
+    yield Layer(f"{name}: gate, up", 2 * part, hidden)
+    yield Layer(f"{name}: down", hidden, part)

@@ -112,7 +112,7 @@ def used_configs(
         environment[FOLDERS[engine]] = str(place)
     if engine == "vllm":
         environment["VLLM_BATCH_INVARIANT"] = str(int(mode == "deterministic"))
-    found = _ask(question, engine, environment, python, timeout_s)
+    found = ask(question, engine, environment, python, timeout_s)
     rows = []
     for row in found["rows"]:
         at, used, used_down = row["tokens"], row["config"], row["down"]
@@ -133,13 +133,14 @@ def used_configs(
     )
 
 
-def _ask(
+def ask(
     question: Mapping[str, Any],
     engine: Engine,
     environment: Mapping[str, str],
     python: Sequence[str],
     timeout_s: float,
 ) -> dict[str, Any]:
+    """Put a question to an engine in its own Python; raise `WorkerError` where it has no answer."""
     program = Path(__file__).with_name("asking.py")
     try:
         done = subprocess.run(  # noqa: S603

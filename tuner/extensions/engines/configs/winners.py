@@ -29,6 +29,13 @@ from tuner.extensions.engines.configs.files import (
     write_files,
 )
 from tuner.extensions.engines.configs.files import Config as EngineConfig
+from tuner.extensions.engines.configs.products import (
+    KERNEL,
+    is_product,
+    product_table,
+    table_files,
+    tell_table,
+)
 from tuner.extensions.engines.configs.used import FOLDERS, used_configs
 from tuner.extensions.export.winners import Winners, winners_of
 from tuner.model.config import Config
@@ -230,7 +237,7 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
         raise SessionError(
             f"is of {name}: no engine takes configs of it from a file",
             path=folder,
-            remedy=f"this is for {' and '.join(_KEYS)}",
+            remedy=f"this is for {' and '.join(_KEYS)}, and apart from these for {KERNEL}",
         )
     if operators.get("PART", "both") != "both":
         raise SessionError(
@@ -321,8 +328,13 @@ def write_configs(
     space: Path | None,
 ) -> None:
     """Write the files of one engine to a folder, and print their names."""
-    python = asked_with(engine)
-    made = configs_of(sessions, engine, triton or installed_triton(), space, python=python)
+    python, triton = asked_with(engine), triton or installed_triton()
+    if is_product(sessions[0]):
+        table = product_table(sessions, engine, triton, space)
+        write_files(to, table_files(table))
+        tell_table(table, to, python)
+        return
+    made = configs_of(sessions, engine, triton, space, python=python)
     write_files(to, made.files)
     tell_configs(made, engine, to)
 

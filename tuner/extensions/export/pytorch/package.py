@@ -210,8 +210,17 @@ class OperatorFiles:
             ),
             scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
             quick=None if given else quick,
+            rows=self._rows(),
             mapped=any("Map(" in text for one in self._variants for text in one.launches),
         )
+
+    def _rows(self) -> int | None:
+        """Find the axis on whose size no bits of any output depend; None where some may."""
+        rows = self._spec.invariant
+        written = {one.name for one in _arrays(self._spec) if one.role != "input"}
+        if rows is None or not self._dispatch.table.keeps_rows or written - {*rows.outputs}:
+            return None
+        return self._spec.axes.index(rows.axis)
 
     def _is_peers(self, workload: Workload) -> bool:
         best = self._dispatch.table.best_on(workload)

@@ -45,14 +45,21 @@ class Operator(Protocol):
     def attempt(self, *tensors: Any, **keywords: Any) -> bool:
         """Enqueue it, or return False where no tuned kernel serves."""
 
+    def keep_rows(self) -> bool:
+        """Serve only where rows' bits don't depend on the batch; say whether any do."""
+
 
 @dataclass
 class Tuned:
-    """An operator, the choices that it was tuned with, and the calls that the engine's own took."""
+    """An operator, the choices that it was tuned with, and the calls that the engine's own took.
+
+    Of these `refused` are those of a deterministic mode, where rows' bits are not known to repeat.
+    """
 
     operator: Operator
     choices: Mapping[str, str]
     originals: int = 0
+    refused: int = 0
 
     def serves(self, *tensors: Any, **keywords: Any) -> bool:
         """Enqueue it, or return False where no tuned kernel serves."""
@@ -67,6 +74,7 @@ class Hook:
     it returns, or `ORIGINAL` where the engine's own has to take the call. `fallback` calls the
     target, its first argument, with the operator's: `torch.compile` needs it, since what is traced
     finds out later whether a tuned kernel serves. Without one, the engine's own is traced.
+    `all_rows` says whether it takes any number of rows: bits of what has few may not be another's.
     """
 
     operator: str
@@ -74,6 +82,7 @@ class Hook:
     adapter: Callable[..., Any]
     choices: Mapping[str, str] = field(default_factory=dict)
     fallback: Callable[..., None] | None = None
+    all_rows: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -139,22 +148,29 @@ class Replacing:
     def calls(self) -> dict[str, dict[str, int]]:
         """Count each operator's calls that a tuned kernel took, and that the engine's own took.
 
-        What a CUDA graph replays was counted when it was captured.
+        What a CUDA graph replays was counted when it was captured. Of the latter `refused` are
+        those that a deterministic mode allows no tuned kernel, where there are any.
         """
         counts = {}
         for name, one in self._tuned.items():
             of_variants = one.operator.calls
             tuned = sum(count for number, count in of_variants.items() if number)
             counts[name] = {"tuned": tuned, "original": of_variants[0] + one.originals}
+            if one.refused:
+                counts[name]["refused"] = one.refused
         return counts
 
     def _prepared(self) -> bool:
         """Find what placing needs; say why and return False where nothing may be replaced."""
         return True
 
-    def _left_alone(self) -> bool:
-        """Say whether the engine's own takes all calls now."""
+    def _is_deterministic(self) -> bool:
+        """Say whether the engine is in a mode in which results may not depend on the batch."""
         return False
+
+    def _refuses(self, hook: Hook, tuned: Tuned) -> bool:
+        """Say whether the engine's own takes all calls now, for the bits of rows."""
+        return self._is_deterministic() and not (hook.all_rows and tuned.operator.keep_rows())
 
     def _place(self, hook: Hook, original: Any, call: Callable[..., Any]) -> None:
         """Let `call`, with what it replaces as its first argument, take the target's calls."""
@@ -215,10 +231,11 @@ class Replacing:
     def _around(self, hook: Hook, tuned: Tuned) -> Callable[..., Any]:
         def call(original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
             traced = torch.compiler.is_compiling()
+            refused = self._refuses(hook, tuned)
             if (
                 hook.operator in self.enabled
                 and not (traced and hook.fallback is None)
-                and not self._left_alone()
+                and not refused
             ):
                 result = hook.adapter(tuned, *arguments, **keywords)
                 if result is not ORIGINAL:
@@ -229,6 +246,7 @@ class Replacing:
                     return result
             if not traced:
                 tuned.originals += 1
+                tuned.refused += refused
             return original(*arguments, **keywords)
 
         return call

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, log, prod
 from operator import attrgetter
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 ALIGNMENT = 16
 # A shape halfway between two has the first of them whatever the last bit of a logarithm says.
 TIE = 1e-9
+# Of two, the most rows that a shape has to be served at where their bits are kept.
+MOST_POWER = 17
 # The same for every compute capability (CUDA C++ Programming Guide, technical specifications).
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
@@ -142,6 +144,8 @@ class Table:
     variants: tuple[Variant, ...]
     points: tuple[tuple[tuple[int, ...], int], ...]
     folder: Path
+    # The place of the axis that counts rows, where the bits of no row of any output depend on it.
+    rows: int | None = None
 
 
 @dataclass
@@ -188,6 +192,7 @@ class Operator:
         self.quiet = False
         self._arrays = tuple(a for a in table.order if isinstance(a, Array) and a.role != "scratch")
         self.dtypes = tuple(getattr(torch, _TORCH.get(a.dtype, a.dtype)) for a in self._arrays)
+        self._keeps_rows = False
         self._lock = threading.Lock()
         self._said: set[str] = set()
         self._registered: Any = None
@@ -277,6 +282,16 @@ class Operator:
                 return False
         given = tuple(keywords.pop(axis) for axis in self.table.given)
         return not self.enqueue(tensors, given, keywords)
+
+    def keep_rows(self) -> bool:
+        """Serve from now on only where a row has the same bits at every size; say whether any do.
+
+        Those are the problems that were tuned so, at all their sizes.
+        """
+        if self.table.rows is not None and not self._keeps_rows:
+            self._keeps_rows = True
+            self.plans.clear()
+        return self._keeps_rows
 
     def call(self, tensors: tuple[Any, ...], given: tuple[int, ...] = (), **scalars: float) -> None:
         """Enqueue the variant that serves these shapes on the current stream, or the fallback."""
@@ -372,6 +387,8 @@ class Operator:
         numbers = Numbers(
             properties.multi_processor_count, properties.shared_memory_per_block_optin
         )
+        if self._keeps_rows:
+            table = of_one_problem(table, axes, numbers)
         variant = serving(table, axes, numbers)
         if variant is None:
             said = ", ".join(f"{n}={v}" for n, v in zip(table.axes, axes, strict=True))
@@ -479,6 +496,23 @@ def serving(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Variant | 
         if variant is None or _may_run(variant, axes, numbers):
             least, found = distance, variant
     return found
+
+
+def of_one_problem(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Table:
+    """Keep the points that differ in rows alone; none where not all sizes are served by them."""
+    place = table.rows
+    assert place is not None
+    points = tuple(
+        (sizes, number)
+        for sizes, number in table.points
+        if sizes[:place] == axes[:place] and sizes[place + 1 :] == axes[place + 1 :]
+    )
+    of_problem = replace(table, points=points)
+    sizes = ((*axes[:place], 1 << power, *axes[place + 1 :]) for power in range(MOST_POWER + 1))
+    whole = all(number for _, number in points) and all(
+        serving(of_problem, one, numbers) for one in sizes
+    )
+    return of_problem if whole else replace(table, points=())
 
 
 def _other_value(plan: Plan) -> str:

@@ -6,6 +6,7 @@ A copy of this file is part of every exported plugin.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 try:
@@ -395,6 +396,18 @@ _MOE = "sglang.srt.layers.moe"
 _UNQUANTIZED = "sglang.srt.layers.quantization.unquant"
 _GEMM = "sglang.kernels.ops.gemm"
 
+# Of up to MOST_ROWS.
+_PRODUCTS = (
+    Hook("gemm_small_m", f"{_UNQUANTIZED}.UnquantizedLinearMethod.apply", linear, {"OUT": "bf16"}),
+    Hook("gemm_small_m", f"{_GEMM}.fused_a_gemm.dsv3_fused_a_gemm", fused_a_gemm, {"OUT": "bf16"}),
+    Hook("gemm_small_m", f"{_GEMM}.dsv3_router_gemm.dsv3_router_gemm", router_gemm),
+    Hook("gate_up_silu", "sglang.srt.models.llama.LlamaMLP.forward", llama_mlp),
+    Hook("gate_up_silu", "sglang.srt.models.qwen2.Qwen2MLP.forward", qwen_mlp),
+    Hook(
+        "gemm_fp8", "sgl_kernel.fp8_scaled_mm", fp8_scaled_mm, {"SCALES": "token"}, _fp8_scaled_mm
+    ),
+    Hook("gemm_fp8", f"{_FP8}.w8a8_block_fp8_matmul_deepgemm", fp8_blocks_mm, {"SCALES": "block"}),
+)
 HOOKS = (
     Hook("rmsnorm", "sgl_kernel.rmsnorm", rmsnorm, {"GEMMA": "false"}, _rmsnorm),
     Hook("rmsnorm", "sgl_kernel.gemma_rmsnorm", rmsnorm, {"GEMMA": "true"}, _rmsnorm),
@@ -437,15 +450,7 @@ HOOKS = (
         moe_align_block_size,
     ),
     Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
-    Hook("gemm_small_m", f"{_UNQUANTIZED}.UnquantizedLinearMethod.apply", linear, {"OUT": "bf16"}),
-    Hook("gemm_small_m", f"{_GEMM}.fused_a_gemm.dsv3_fused_a_gemm", fused_a_gemm, {"OUT": "bf16"}),
-    Hook("gemm_small_m", f"{_GEMM}.dsv3_router_gemm.dsv3_router_gemm", router_gemm),
-    Hook("gate_up_silu", "sglang.srt.models.llama.LlamaMLP.forward", llama_mlp),
-    Hook("gate_up_silu", "sglang.srt.models.qwen2.Qwen2MLP.forward", qwen_mlp),
-    Hook(
-        "gemm_fp8", "sgl_kernel.fp8_scaled_mm", fp8_scaled_mm, {"SCALES": "token"}, _fp8_scaled_mm
-    ),
-    Hook("gemm_fp8", f"{_FP8}.w8a8_block_fp8_matmul_deepgemm", fp8_blocks_mm, {"SCALES": "block"}),
+    *(replace(one, all_rows=False) for one in _PRODUCTS),
     Hook(
         "per_token_quant_fp8",
         "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",

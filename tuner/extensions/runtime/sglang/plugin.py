@@ -29,8 +29,7 @@ class Plugin(Replacing):
         self._batch_invariant = module.is_batch_invariant_mode_enabled
         return True
 
-    def _left_alone(self) -> bool:
-        # Which tuned kernel serves depends on the batch.
+    def _is_deterministic(self) -> bool:
         return self._batch_invariant is not None and self._batch_invariant()
 
     def _place(self, hook: Hook, original: Any, call: Callable[..., Any]) -> None:

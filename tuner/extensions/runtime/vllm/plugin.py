@@ -23,9 +23,13 @@ class Plugin(Replacing):
     engine = ENGINE
     # vLLM shows what is logged below its own name.
     logger = logging.getLogger("vllm.plugins.tuned")
+    _deterministic = False
 
     def _prepared(self) -> bool:
-        if importlib.import_module("vllm.envs").VLLM_BATCH_INVARIANT:
+        self._deterministic = bool(importlib.import_module("vllm.envs").VLLM_BATCH_INVARIANT)
+        if self._deterministic and not sum(
+            one.operator.keep_rows() for one in self._tuned.values()
+        ):
             # Which tuned kernel serves depends on the batch.
             text = "%s: VLLM_BATCH_INVARIANT is set: nothing is replaced"
             self.logger.warning(text, self.package)
@@ -42,6 +46,9 @@ class Plugin(Replacing):
         self._layers: dict[str, str] = {}
         self._prefer_ours()
         return True
+
+    def _is_deterministic(self) -> bool:
+        return self._deterministic
 
     def _place(self, hook: Hook, original: Any, call: Callable[..., Any]) -> None:
         if isinstance(hook, Implementation):
