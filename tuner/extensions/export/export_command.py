@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 CONFIGS = ("sglang-configs", "vllm-configs")
+PULL_REQUESTS = ("sglang-pr", "vllm-pr")
 PACKAGES = ("torch", "sglang", "vllm", "kernels")
 _PACKAGE = "tuned_kernels"
-FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", "kernelbench", *CONFIGS)
+FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", "kernelbench", *CONFIGS, *PULL_REQUESTS)
 # What serves where no variant does.
 OTHERWISE = {"flashinfer-trace": "the baseline", "kernelbench": "the baseline or PyTorch"}
 
@@ -36,7 +37,19 @@ OTHERWISE = {"flashinfer-trace": "the baseline", "kernelbench": "the baseline or
     "PyTorch, of one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. "
     "kernels: the same for `kernels` of Hugging Face. flashinfer-trace: a trace set of "
     "FlashInfer-Bench. kernelbench: a module with `ModelNew`. sglang-configs, vllm-configs: the "
-    "files from which these engines take configs of their Triton kernels.",
+    "files from which these engines take configs of their Triton kernels. sglang-pr, vllm-pr: the "
+    "files of a pull request to these projects.",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Of --format sglang-pr and vllm-pr: whose shapes, by a name such as llama-3-8b or a "
+    "config.json.",
+)
+@click.option(
+    "--release",
+    metavar="X.Y.Z",
+    help="Of --format sglang-pr and vllm-pr: the release of the engine that the files are for.",
 )
 @click.option(
     "--triton",
@@ -75,6 +88,8 @@ def command(
     others: tuple[Path, ...],
     to: Path | None,
     form: str | None,
+    model: str | None,
+    release: str | None,
     triton: str | None,
     package: str | None,
     variants_within: float | None,
@@ -89,12 +104,19 @@ def command(
     if to is None and kernel_tuner is None and trajectories is None:
         raise click.UsageError("nothing to write; name --to, --kernel-tuner or --trajectories")
     options.require_one_choice(variants_within, max_variants)
-    if to is None and (variants_within is not None or max_variants is not None):
+    choice_of_set = not (variants_within is None and max_variants is None)
+    if to is None and choice_of_set:
         raise click.UsageError("--variants-within and --max-variants are for --to")
     if to is None and form is not None:
         raise click.UsageError("--format is for --to")
     form = form or "cpp"
     packaged = to is not None and form != "cpp"
+    if (model is not None or release is not None) and form not in PULL_REQUESTS:
+        raise click.UsageError(
+            f"--model and --release are for --format {' and '.join(PULL_REQUESTS)}"
+        )
+    if form in PULL_REQUESTS and (others or choice_of_set):
+        raise click.UsageError(f"--format {form} is for one session, and has one kernel")
     if others and not (packaged and kernel_tuner is None and trajectories is None):
         raise click.UsageError("several sessions are for --to with another --format than cpp")
     if triton is not None and form not in CONFIGS:
@@ -104,7 +126,7 @@ def command(
     if rows is not None and trajectories is None:
         raise click.UsageError("--rows is for --trajectories")
     choice = None
-    if to is not None and not (variants_within is None and max_variants is None):
+    if to is not None and choice_of_set:
         from tuner.dispatch.table import SetSelection
 
         choice = SetSelection(variants_within, max_variants)
@@ -112,6 +134,11 @@ def command(
         if space is not None and others:
             raise click.UsageError("--space is for one session")
         plugins.load(plugins.FORMATS, form)((session, *others), to, triton, space)
+    elif to is not None and form in PULL_REQUESTS:
+        from tuner.extensions.export.pull_request.request import export_pull_request
+
+        for text, is_note in export_pull_request(form, session, to, model, release, space):
+            click.echo(text, err=is_note)
     elif to is not None and packaged:
         _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:

@@ -111,13 +111,12 @@ def shown_kernel(
             remedy="--format cpp or torch has it",
         )
     source = kernel.source
-    text = readable(source, measured.operators)
-    for pattern, name in idiom.items():
-        text = re.sub(pattern, name, text)
+    text = in_idiom(readable(source, measured.operators), idiom)
     text = readable(text, {}) if idiom else text
     includes = tuple(dict.fromkeys(_INCLUDE.findall(text)))
     text = _INCLUDE.sub("", text).replace('extern "C" ', "").lstrip()
-    text = _join_signatures(re.sub(r"^}\n(?=[^\n}])", "}\n\n", text, flags=re.MULTILINE))
+    text = re.sub(r"^}\n(?=[^\n}])", "}\n\n", text, flags=re.MULTILINE)
+    text = _join_signatures(text) if idiom else text
     if text.count("\n") > MOST_LINES:
         raise InputError(
             f"the kernel has {text.count(chr(10))} lines without its dead branches, and a reviewer "
@@ -137,7 +136,7 @@ def shown_kernel(
         if not result.ok:
             raise InputError(f"the kernel does not compile: {result.error}", path=spec.path)
     codes = [_codes(result.cubin) for result in results]
-    passed = _passed(winners, sizes)
+    passed = _passed(winners, sizes, idiom)
     return ShownKernel(
         title=str(kernel.variant),
         text=text,
@@ -162,23 +161,32 @@ def _codes(cubin: bytes) -> list[list[tuple[str, str, str]]]:
 
 
 def _join_signatures(text: str) -> str:
-    """Write what a function takes in one line where that has 120 columns."""
+    """Write what a function takes in one line where that has SGLang's 120 columns."""
 
     def joined(match: re.Match[str]) -> str:
         one = re.sub(r",\n\s+", ", ", match[0])
         return one if len(one) <= 120 else match[0]
 
-    return re.sub(r"^[\w ]+ \**\w+\([^(){};]*\) \{$", joined, text, flags=re.MULTILINE)
+    return re.sub(r"^[\w ]+[ *&]+\w+\([^(){};]*\) \{$", joined, text, flags=re.MULTILINE)
 
 
-def _passed(winners: Winners, sizes: Mapping[str, int]) -> dict[str, str]:
+def in_idiom(text: str, idiom: Mapping[str, str]) -> str:
+    """Write an engine's names for things in a text."""
+    for pattern, name in idiom.items():
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def _passed(
+    winners: Winners, sizes: Mapping[str, int], idiom: Mapping[str, str]
+) -> dict[str, str]:
     """Write each of the kernel's arguments in C++, by its name."""
     spec, passed = winners.spec, {}
     own = {one.position: one for one in caller_scalars(spec)}
     for place, one in enumerate(spec.arguments):
         if one.value is None:
             constant = "const " if one.role == "input" else ""
-            kind = f"{constant}{ARRAY_TYPES[one.dtype]}*"
+            kind = f"{constant}{in_idiom(ARRAY_TYPES[one.dtype], idiom)}*"
             passed[one.name] = f"static_cast<{kind}>({cpp_name(one.name)}.data_ptr())"
         elif place in own:
             passed[one.name] = own[place].name
@@ -228,7 +236,7 @@ def cpp(expression: Expression) -> str:
 
     def operand(node: ast.expr) -> str:
         text = write(node)
-        return text if isinstance(node, ast.Name | ast.Constant | ast.Call) else f"({text})"
+        return text if re.fullmatch(r"\w+", text) else f"({text})"
 
     def write(node: ast.expr) -> str:
         match node:
@@ -238,6 +246,10 @@ def cpp(expression: Expression) -> str:
                 return str(value)
             case ast.Name(id=name):
                 return cpp_name(name) if name != "multiprocessors" else name
+            case ast.IfExp(test=ast.Constant(value=bool(known)), body=body, orelse=orelse):
+                return write(body if known else orelse)
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=1)):
+                return write(left)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 return f"{operand(left)} {_OPERATORS[type(op)]} {operand(right)}"
             case ast.BoolOp(op=op, values=values):

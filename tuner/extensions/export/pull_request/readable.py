@@ -311,9 +311,10 @@ def _bind_arguments(unit: _Unit) -> Iterator[Edit]:
 
 
 def _rename(unit: _Unit, within: Node, name: str, new: str) -> Iterator[Edit]:
-    for one in walk(within):
-        if one.type in ("identifier", "type_identifier") and unit.of(one) == name:
-            yield one.start_byte, one.end_byte, new
+    # By words: the tree has no inline PTX.
+    for one in re.finditer(rf"(?<![\w.>]){name}\b", unit.masked[: within.end_byte]):
+        if one.start() >= within.start_byte:
+            yield *one.span(), new
 
 
 def _name_once(unit: _Unit) -> Iterator[Edit]:

@@ -17,12 +17,13 @@ from typing import Any
 
 import yaml
 
-from tuner.compiler.base import Compiler
+from tuner.compiler.cache import Cache
+from tuner.compiler.pool import NvrtcPool
 from tuner.dispatch.table import SetSelection
 from tuner.extensions.export.cpp import ARRAY_TYPES, cpp_name
 from tuner.extensions.export.flashinfer.definition import DTYPES
 from tuner.extensions.export.folder import as_argument, with_table, write_folder
-from tuner.extensions.export.pull_request.kernel import IDIOM, ShownKernel, cpp, shown_kernel
+from tuner.extensions.export.pull_request.kernel import IDIOM, ShownKernel, in_idiom, shown_kernel
 from tuner.extensions.export.sources import describe_surroundings, template
 from tuner.extensions.export.variants import CallerScalar, caller_scalars
 from tuner.extensions.export.winners import Winners, cuda_winners_of
@@ -80,14 +81,13 @@ def export_pull_request(
     form: str,
     session: Path,
     to: Path,
-    compiler: Compiler,
     model: str | None = None,
     release: str | None = None,
     space: Path | None = None,
-) -> ShownKernel:
+) -> list[tuple[str, bool]]:
     """Write the files for one operator and the shapes of one model to the folder `to`.
 
-    Raises `InputError` for an operator that the project calls nothing for, a release or a model
+    Returns what to say of it, each with whether that is a warning. Raises `InputError` for an operator that the project calls nothing for, a release or a model
     that nobody here knows, and a session with shapes of another model or of several.
     """
     project = PROJECTS[form]
@@ -104,10 +104,15 @@ def export_pull_request(
         return [one for one in workloads if sizes.items() <= one.values.items()]
 
     winners = cuda_winners_of(session, SetSelection(most=1), space, choose)
-    kernel = shown_kernel(winners, sizes, compiler, project.idiom)
+    with NvrtcPool(cache=Cache()) as compiler:
+        kernel = shown_kernel(winners, sizes, compiler, project.idiom)
     request = _Request(project, winners, kernel, sizes, model, release or engine.versions[-1])
-    write_folder(to, with_table(request.files(to), {"tune": TUNER_VERSION, "form": form}))
-    return kernel
+    files = request.files(to)
+    write_folder(to, with_table(files, {"tune": TUNER_VERSION, "form": form}))
+    said = [(f"{to}: {request.name}, a kernel of {kernel.lines} lines; read EVIDENCE.md", False)]
+    if not kernel.same_code:
+        said.append(("its machine code is not what was measured: measure it again", True))
+    return said
 
 
 @cache
@@ -224,7 +229,6 @@ class _Request:
         return {
             "name": self.name,
             "operator": spec.name,
-            "type_name": "".join(word.capitalize() for word in self.name.split("_")) + "Kernel",
             "contract": " and ".join(f"{axis} = {size}" for axis, size in self._sizes.items()),
             "sm": measured.architecture.removeprefix("sm_"),
             "choices": choices,
@@ -243,7 +247,7 @@ class _Request:
             "outputs": outputs,
             "source": source,
             "scalars": numeric,
-            "parameters": ",\n      ".join(taken),
+            "parameters": (",\n      " if self._project.idiom else ", ").join(taken),
             "signature": [
                 *(f"{one['local']}: torch.Tensor" for one in read),
                 *(f"{one['name']}: float = {one['value']}" for one in numeric),
@@ -285,9 +289,6 @@ class _Request:
         sizes = [str(p.value) if isinstance(p, ast.Constant) else None for p in shape]
         rows = [size or "rows" for size in sizes]
         place = sizes.index(None) if None in sizes else None
-        kind = ARRAY_TYPES[one.dtype]
-        for pattern, name in self._project.idiom.items():
-            kind = re.sub(pattern, name, kind)
         tail = [size for size in sizes[(place or 0) + (place is not None) :] if size]
         return {
             "name": one.name,
@@ -296,7 +297,7 @@ class _Request:
             "dtype": DTYPES[one.dtype][0],
             "dl_type": DTYPES[one.dtype][1],
             "bits": DTYPES[one.dtype][1],
-            "type": kind,
+            "type": in_idiom(ARRAY_TYPES[one.dtype], self._project.idiom),
             "place": place,
             "shape": ", ".join(size or f"{self._varying}_size" for size in sizes),
             "shape_here": ", ".join(size or self._varying for size in sizes),
@@ -330,7 +331,10 @@ class _Request:
                 node.id = known[node.id]
         return {
             "production": ast.unparse(statement),
-            "imports": f"from {module} import {target} as served_today",
+            # What isn't of the project itself stands with PyTorch.
+            "imports": ("\n{}" if module.startswith(engine.distribution) else "{}\n").format(
+                f"from {module} import {target} as served_today"
+            ),
         }
 
     def _workloads(self) -> list[Workload]:
@@ -375,7 +379,7 @@ class _Request:
             )
             size = f"{workload.values[self._varying]}{note}"
             if shown is None:
-                rows.append([size, *["not compared"] * 8, "today's"])
+                rows.append([size, "not compared", *[""] * 7, "today's"])
                 continue
             against = shown.production
             rows.append(
@@ -393,7 +397,9 @@ class _Request:
                 ]
             )
         proved = ", ".join(f"{first} to {last}" for first, last in self._proved())
-        command = " ".join(map(shlex.quote, winners.manifest.command))
+        command = shlex.join(winners.manifest.command)
+        if measured.recorded:
+            command += "  # replays a recording; on a GPU: --device cuda"
         release = self._release
         return {
             "version": TUNER_VERSION,
@@ -408,7 +414,7 @@ class _Request:
             "release": release,
             "device": measured.device,
             "environment": sorted(winners.environment.items()),
-            "chains": list(describe_surroundings(spec, table).items()),
+            "chains": list(describe_surroundings(spec, table).values()),
             "rows_measured": rows,
             "accuracy": self._accuracy(),
             "commands": [
