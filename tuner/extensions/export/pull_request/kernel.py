@@ -135,7 +135,7 @@ def shown_kernel(
     for result in results:
         if not result.ok:
             raise InputError(f"the kernel does not compile: {result.error}", path=spec.path)
-    codes = [_codes(result.cubin) for result in results]
+    codes = [list_code(result.cubin) for result in results]
     passed = _passed(winners, sizes, idiom)
     return ShownKernel(
         title=str(kernel.variant),
@@ -151,7 +151,7 @@ def _with_sizes(launch: LaunchSpec, sizes: Mapping[str, Value]) -> LaunchSpec:
     return map_expressions(launch, lambda one: substitute(one, sizes))
 
 
-def _codes(cubin: bytes) -> list[list[tuple[str, str, str]]]:
+def list_code(cubin: bytes) -> list[list[tuple[str, str, str]]]:
     """List the instructions of a cubin's kernels, which may have other names."""
     functions = read(disassemble(cubin)).values()
     return [

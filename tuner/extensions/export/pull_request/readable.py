@@ -100,7 +100,7 @@ class _Unit:
         self.values: dict[str, int] = {}
         self.calls: dict[str, list[Node]] = {}
         # A name that is declared twice may be another thing at each place.
-        names = Counter(filter(None, map(self.declares, self.nodes)))
+        self.names = Counter(filter(None, map(self.declares, self.nodes)))
         for node in self.nodes:
             called = node.child_by_field_name("function")
             if node.type == "call_expression" and called is not None:
@@ -110,7 +110,7 @@ class _Unit:
             if node.type != "declaration" or not constant or at is None:
                 continue
             name, value = self.declares(at), self.value(at.child_by_field_name("value"))
-            if name is not None and names[name] == 1 and value is not None:
+            if name is not None and self.names[name] == 1 and value is not None:
                 self.values[name] = value
 
     def of(self, node: Node | None) -> str:
@@ -225,10 +225,16 @@ def _fold(unit: _Unit) -> Iterator[Edit]:
             if taken is not None and taken.type == "else_clause":
                 taken = taken.named_children[-1]
             body = unit.of(taken)
-            if taken is not None and taken.type == "compound_statement":
+            alone = around is not None and around.type == "compound_statement"
+            if alone and taken is not None and taken.type == "compound_statement":
                 lines = body[1:-1].strip("\n").rstrip().split("\n")
                 body = "\n".join(line.removeprefix("  ") for line in lines).lstrip()
-            yield (start, end, body) if body else unit.lines(start, end)
+            if body:
+                yield start, end, body
+            elif around is not None and around.type == "else_clause":
+                yield around.start_byte - 1, around.end_byte, ""
+            else:
+                yield unit.lines(start, end) if alone else (start, end, ";")
         elif node.type == "conditional_expression" and (chosen := unit.chosen(node)) is not None:
             if around is not None and around.type == _PARENTHESES and chosen.type in _PLAIN:
                 start, end = around.start_byte, around.end_byte
@@ -329,10 +335,18 @@ def _name_once(unit: _Unit) -> Iterator[Edit]:
         local = re.fullmatch(r"const int (\w+) = (\w+);|constexpr int (\w+) = (k\w+);", whole)
         if local and scope is not None:
             name, value = filter(None, local.groups())
-            if value not in assigned and unit.text.count(whole) == 1:
+            if value not in assigned:
                 yield unit.lines(node.start_byte, node.end_byte)
+                hidden = [
+                    one
+                    for one in walk(scope)
+                    if one.type in ("compound_statement", "function_definition", "for_statement")
+                    and node.end_byte < one.start_byte
+                    and any(unit.declares(inner) == name for inner in walk(one))
+                ]
                 for edit in _rename(unit, scope, name, value):
-                    if edit[0] > node.end_byte:
+                    shadowed = any(one.start_byte <= edit[0] < one.end_byte for one in hidden)
+                    if edit[0] > node.end_byte and not shadowed:
                         yield edit
                 return
         of = re.fullmatch(r"using \w+ = ((\w+)<(\w+)>::type);?", whole)

@@ -35,6 +35,8 @@ from tuner.model.errors import InputError
 from tuner.model.expressions import substitute
 from tuner.model.kernel import Argument, KernelSpec, Workload
 
+# The source whose times the page of evidence has.
+MEASURED = "measured.cu"
 _FACTS = "tuner.extensions.export.pull_request"
 
 
@@ -203,7 +205,10 @@ class _Request:
             where = place.format(name=self.name, **self._fact)
             made[where] = template(f"pull_request/{kind}/{source}.j2").render(**values)
         values |= self._evidence(made, to)
-        return made | {"EVIDENCE.md": template("pull_request/evidence.md.j2").render(**values)}
+        return made | {
+            "EVIDENCE.md": template("pull_request/evidence.md.j2").render(**values),
+            MEASURED: self._kernel.measured_source,
+        }
 
     def _values(self) -> dict[str, Any]:
         spec, kernel, measured = self._spec, self._kernel, self._winners.measured
@@ -403,6 +408,7 @@ class _Request:
         release = self._release
         return {
             "version": TUNER_VERSION,
+            "measured": MEASURED,
             "model": self._model or "one model's",
             "proved_text": f"{self._varying} = {proved}",
             "source_lines": kernel.measured_source.count("\n"),
