@@ -137,8 +137,7 @@ def command(
     elif to is not None and form in PULL_REQUESTS:
         from tuner.extensions.export.pull_request.request import export_pull_request
 
-        for text, is_note in export_pull_request(form, session, to, model, release, space):
-            click.echo(text, err=is_note)
+        click.echo(export_pull_request(form, session, to, model, release, space))
     elif to is not None and packaged:
         _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:

@@ -86,7 +86,14 @@ def test_a_choice_of_the_operator_stands_in_the_code() -> None:
     assert left.startswith("// ACT of x.\n")
 
 
-@pytest.mark.parametrize("name", mostly_slow(OPERATORS, ["silu_and_mul", "rmsnorm"]))
+# Without dead branches some of their numbers are signed: right, and other machine code. Such are
+# refused (test_pull_request.py).
+OTHERWISE = {"fused_qk_norm_rope", "linear_add_rmsnorm"}
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow([one for one in OPERATORS if one not in OTHERWISE], ["silu_and_mul"])
+)
 def test_of_every_operator_the_machine_code_is_the_same(
     name: str, tmp_path, compiler: NvrtcPool
 ) -> None:

@@ -72,7 +72,6 @@ class ShownKernel:
     includes: tuple[str, ...]
     launches: tuple[ShownLaunch, ...]
     measured_source: str
-    same_code: bool
 
     @property
     def sha(self) -> str:
@@ -88,8 +87,9 @@ def shown_kernel(
 ) -> ShownKernel:
     """Write a session's only variant for one model's sizes.
 
-    Raises `InputError` where nothing is proved faster, the launch takes what no caller of this kind
-    has, or what is left is longer than anybody reads.
+    Its machine code is that of the source that was measured, instruction for instruction. Raises
+    `InputError` where it is not, nothing is proved faster, the launch takes what no caller of this
+    kind has, or what is left is longer than anybody reads.
     """
     spec, measured, dispatch = winners.spec, winners.measured, winners.dispatch
     if not dispatch.table.kernels:
@@ -135,7 +135,12 @@ def shown_kernel(
     for result in results:
         if not result.ok:
             raise InputError(f"the kernel does not compile: {result.error}", path=spec.path)
-    codes = [list_code(result.cubin) for result in results]
+    if list_code(results[0].cubin) != list_code(results[1].cubin):
+        raise InputError(
+            f"{spec.name} without its dead branches is other machine code than what was measured",
+            path=spec.path,
+            remedy="--format torch or cpp exports what was measured, line by line",
+        )
     passed = _passed(winners, sizes, idiom)
     return ShownKernel(
         title=str(kernel.variant),
@@ -143,7 +148,6 @@ def shown_kernel(
         includes=includes,
         launches=tuple(_shown(one, passed) for one in launches),
         measured_source=source,
-        same_code=codes[0] == codes[1],
     )
 
 
@@ -177,9 +181,7 @@ def in_idiom(text: str, idiom: Mapping[str, str]) -> str:
     return text
 
 
-def _passed(
-    winners: Winners, sizes: Mapping[str, int], idiom: Mapping[str, str]
-) -> dict[str, str]:
+def _passed(winners: Winners, sizes: Mapping[str, int], idiom: Mapping[str, str]) -> dict[str, str]:
     """Write each of the kernel's arguments in C++, by its name."""
     spec, passed = winners.spec, {}
     own = {one.position: one for one in caller_scalars(spec)}

@@ -1,7 +1,7 @@
 """A rendered variant as somebody reads it: without what its config never runs, names kept.
 
 Each step finds places in a text and what to write there, and leaves the meaning as it is. Whoever
-shows the result compares the machine code (`same_code` in `kernel.py`).
+shows the result compares the machine code (`kernel.py`).
 """
 
 from __future__ import annotations

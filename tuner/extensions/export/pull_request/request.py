@@ -86,10 +86,10 @@ def export_pull_request(
     model: str | None = None,
     release: str | None = None,
     space: Path | None = None,
-) -> list[tuple[str, bool]]:
-    """Write the files for one operator and the shapes of one model to the folder `to`.
+) -> str:
+    """Write the files for one operator and the shapes of one model to `to`; say what they are.
 
-    Returns what to say of it, each with whether that is a warning. Raises `InputError` for an operator that the project calls nothing for, a release or a model
+    Raises `InputError` for an operator that the project calls nothing for, a release or a model
     that nobody here knows, and a session with shapes of another model or of several.
     """
     project = PROJECTS[form]
@@ -111,10 +111,7 @@ def export_pull_request(
     request = _Request(project, winners, kernel, sizes, model, release or engine.versions[-1])
     files = request.files(to)
     write_folder(to, with_table(files, {"tune": TUNER_VERSION, "form": form}))
-    said = [(f"{to}: {request.name}, a kernel of {kernel.lines} lines; read EVIDENCE.md", False)]
-    if not kernel.same_code:
-        said.append(("its machine code is not what was measured: measure it again", True))
-    return said
+    return f"{to}: {request.name}, a kernel of {kernel.lines} lines; read EVIDENCE.md"
 
 
 @cache
@@ -135,7 +132,9 @@ def _choose_sizes(
         )
     axes = list(fact["sizes"])
     there = {tuple(one.values[axis] for axis in axes) for one in workloads if not one.held_out}
-    wanted = {axis: _sizes_of(model, names) for axis, names in fact["sizes"].items()} if model else {}
+    wanted = (
+        {axis: _sizes_of(model, names) for axis, names in fact["sizes"].items()} if model else {}
+    )
     fits = sorted(
         one
         for one in there
@@ -369,7 +368,13 @@ class _Request:
         places = list(made)
         pairs = [(one.workload, one.kernel, one.compared, one.best, "") for one in table.entries]
         pairs += [
-            (one.workload, None if one.refuted else one.kernel, one.compared, one.best, " (held out)")
+            (
+                one.workload,
+                None if one.refuted else one.kernel,
+                one.compared,
+                one.best,
+                " (held out)",
+            )
             for one in table.held_out
         ]
         rows = []
@@ -414,8 +419,6 @@ class _Request:
             "source_lines": kernel.measured_source.count("\n"),
             "kernel_lines": kernel.lines,
             "file_sha": json.loads(with_table(made, {})["dispatch.json"])["files"][places[0]],
-            "machine_code": "the same instructions as the measured source's, compiled with "
-            "tune's NVRTC" if kernel.same_code else "**not the measured source's: measure again**",
             "engine": self._project.engine.name,
             "release": release,
             "device": measured.device,
@@ -445,7 +448,9 @@ class _Request:
             if trial.variant == variant and trial.correctness is not None:
                 for name, error in trial.correctness.errors:
                     worst[name] = max(error, worst.get(name, 0.0))
-        limits = "Against the float64 reference every shape had to be within " + "; ".join(said) + "."
+        limits = (
+            "Against the float64 reference every shape had to be within " + "; ".join(said) + "."
+        )
         if not worst:
             return f"{limits} The session keeps no larger detail."
         errors = ", ".join(f"{name} {error:.3g}" for name, error in worst.items())
