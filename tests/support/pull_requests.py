@@ -1,4 +1,4 @@
-"""Import the files of a pull request in an engine's own tree without a GPU; say as JSON what is there.
+"""Import the files of a pull request in an engine's tree without a GPU; say as JSON what is there.
 
 `python pull_requests.py ENGINE FOLDER` has the engine's Python on its path, with stand-ins for what
 is compiled.

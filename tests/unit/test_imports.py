@@ -27,9 +27,9 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_035,
+    "core": 47_040,
     "runtime": 2_240,
-    "export": 2_875,
+    "export": 4_145,
     "engines": 3_560,
     "draft": 16_455,
     "agents": 8_315,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
-    "docs": 4_895,
+    "tests": 83_290,
+    "docs": 4_920,
 }
 
 

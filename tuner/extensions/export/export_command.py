@@ -104,8 +104,7 @@ def command(
     if to is None and kernel_tuner is None and trajectories is None:
         raise click.UsageError("nothing to write; name --to, --kernel-tuner or --trajectories")
     options.require_one_choice(variants_within, max_variants)
-    choice_of_set = not (variants_within is None and max_variants is None)
-    if to is None and choice_of_set:
+    if to is None and (variants_within is not None or max_variants is not None):
         raise click.UsageError("--variants-within and --max-variants are for --to")
     if to is None and form is not None:
         raise click.UsageError("--format is for --to")
@@ -115,8 +114,6 @@ def command(
         raise click.UsageError(
             f"--model and --release are for --format {' and '.join(PULL_REQUESTS)}"
         )
-    if form in PULL_REQUESTS and (others or choice_of_set):
-        raise click.UsageError(f"--format {form} is for one session, and has one kernel")
     if others and not (packaged and kernel_tuner is None and trajectories is None):
         raise click.UsageError("several sessions are for --to with another --format than cpp")
     if triton is not None and form not in CONFIGS:
@@ -126,7 +123,7 @@ def command(
     if rows is not None and trajectories is None:
         raise click.UsageError("--rows is for --trajectories")
     choice = None
-    if to is not None and choice_of_set:
+    if to is not None and not (variants_within is None and max_variants is None):
         from tuner.dispatch.table import SetSelection
 
         choice = SetSelection(variants_within, max_variants)
@@ -135,37 +132,11 @@ def command(
             raise click.UsageError("--space is for one session")
         plugins.load(plugins.FORMATS, form)((session, *others), to, triton, space)
     elif to is not None and form in PULL_REQUESTS:
-        from tuner.extensions.export.pull_request.request import export_pull_request
-
-        click.echo(export_pull_request(form, session, to, model, release, space))
+        _write_pull_request((session, *others), to, form, model, release, choice, space)
     elif to is not None and packaged:
         _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:
-        from tuner.extensions.export.dispatch import export_dispatch
-
-        made = export_dispatch(session, to, choice, space)
-        table = made.table
-        count, total = len(table.kernels), len(table.entries)
-        served = sum(entry.kernel is not None for entry in table.entries)
-        of, rest = (f" of {total}", "; the baseline for the others") if served < total else ("", "")
-        click.echo(
-            f"{made.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
-            f"{table.choice}{rest})"
-        )
-        if not count:
-            click.echo(
-                "no variant is proved faster anywhere: only the baseline is exported", err=True
-            )
-        for one in table.held_out:
-            if one.refuted:
-                click.echo(
-                    f"{one.workload}: the rule's variant is no faster there, production's serves",
-                    err=True,
-                )
-        if made.incomplete:
-            click.echo(
-                f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
-            )
+        _write_dispatch(session, to, choice, space)
     if kernel_tuner is not None:
         for path in plugins.load(plugins.FORMATS, "kernel-tuner")(session, kernel_tuner, space):
             click.echo(str(path))
@@ -174,6 +145,50 @@ def command(
             session, trajectories, rows or "sft"
         ):
             click.echo(text, err=is_note)
+
+
+def _write_dispatch(
+    session: Path, to: Path, choice: SetSelection | None, space: Path | None
+) -> None:
+    from tuner.extensions.export.dispatch import export_dispatch
+
+    made = export_dispatch(session, to, choice, space)
+    table = made.table
+    count, total = len(table.kernels), len(table.entries)
+    served = sum(entry.kernel is not None for entry in table.entries)
+    of, rest = (f" of {total}", "; the baseline for the others") if served < total else ("", "")
+    click.echo(
+        f"{made.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
+        f"{table.choice}{rest})"
+    )
+    if not count:
+        click.echo("no variant is proved faster anywhere: only the baseline is exported", err=True)
+    for one in table.held_out:
+        if one.refuted:
+            click.echo(
+                f"{one.workload}: the rule's variant is no faster there, production's serves",
+                err=True,
+            )
+    if made.incomplete:
+        click.echo(
+            f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
+        )
+
+
+def _write_pull_request(
+    sessions: tuple[Path, ...],
+    to: Path,
+    form: str,
+    model: str | None,
+    release: str | None,
+    choice: SetSelection | None,
+    space: Path | None,
+) -> None:
+    from tuner.extensions.export.pull_request.request import export_pull_request
+
+    if len(sessions) > 1 or choice is not None:
+        raise click.UsageError(f"--format {form} is for one session, and has one kernel")
+    click.echo(export_pull_request(form, sessions[0], to, model, release, space))
 
 
 def _write_package(

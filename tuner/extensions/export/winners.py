@@ -16,7 +16,6 @@ from tuner.model.kernel import KernelSpec, Workload
 from tuner.session.records import Manifest
 from tuner.session.session import Session
 
-
 # Which of a session's workloads an export is about.
 Narrow = Callable[[KernelSpec, Sequence[Workload]], Sequence[Workload]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from tuner.analysis.sass import disassemble, read
-from tuner.compiler.base import CompileRequest, Compiler
+from tuner.compiler.base import Compiler, CompileRequest
 from tuner.extensions.export.cpp import ARRAY_TYPES, SCALAR_TYPES, cpp_name
 from tuner.extensions.export.pull_request.readable import readable
 from tuner.extensions.export.variants import caller_scalars
@@ -41,7 +41,9 @@ using bf16_t = __nv_bfloat16; using bf16x2_t = __nv_bfloat162;
 using fp16_t = __half; using fp16x2_t = __half2; using fp8_e4m3_t = __nv_fp8_e4m3;
 #define SGL_DEVICE __forceinline__ __device__
 namespace device {
-template <bool> SGL_DEVICE void PDLWaitPrimary() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+template <bool> SGL_DEVICE void PDLWaitPrimary() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 template <bool> SGL_DEVICE void PDLTriggerSecondary() {
   asm volatile("griddepcontrol.launch_dependents;" :::);
 }

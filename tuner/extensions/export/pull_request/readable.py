@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 
 from tuner.source.syntax import Node, integer, mask, parse_tree, walk
 
@@ -383,7 +384,7 @@ def _run_once(unit: _Unit) -> Iterator[Edit]:
         jumps = [one.type for one in walk(node) if one.type in _JUMPS]
         numbers = [unit.number(head[part] or "1") for part in ("from", "to", "step")]
         if head["to"] and not jumps and None not in numbers:
-            start, stop, step = map(int, filter(lambda n: n is not None, numbers))
+            start, stop, step = (number for number in numbers if number is not None)
             if start < stop <= start + step:
                 yield _inlined(unit, node, body, scope, partial(_with, head["name"], start))
                 return
@@ -437,7 +438,7 @@ def _drop_unreached(unit: _Unit) -> Iterator[Edit]:
     """Take out what follows a jump."""
     for node in unit.nodes:
         parts = node.named_children if node.type == "compound_statement" else []
-        for before, after in zip(parts, parts[1:], strict=False):
+        for before, after in pairwise(parts):
             if before.type in _JUMPS and after.type != "comment":
                 yield unit.lines(after.start_byte, parts[-1].end_byte)
                 break

@@ -346,7 +346,7 @@ class _Request:
         return [one.workload for one in (*table.entries, *table.held_out)]
 
     def _proved(self) -> list[tuple[int, int]]:
-        """Say from which to which rows the kernel serves: halfway, in logarithms, to what doesn't."""
+        """Say from which to which rows it serves: halfway, in logarithms, to what doesn't."""
         points = self._winners.dispatch.table.points
         served = sorted((w.values[self._varying], kernel is not None) for w, kernel in points)
         ranges: list[tuple[int, int]] = []
@@ -366,46 +366,6 @@ class _Request:
         winners, kernel = self._winners, self._kernel
         table, spec, measured = winners.dispatch.table, winners.spec, winners.measured
         places = list(made)
-        pairs = [(one.workload, one.kernel, one.compared, one.best, "") for one in table.entries]
-        pairs += [
-            (
-                one.workload,
-                None if one.refuted else one.kernel,
-                one.compared,
-                one.best,
-                " (held out)",
-            )
-            for one in table.held_out
-        ]
-        rows = []
-        for workload, serves, compared, best, note in pairs:
-            shown = compared or next(
-                (
-                    one
-                    for one in winners.dispatch.evidence.get(workload, ())
-                    if one.variant == table.kernels[0].variant
-                ),
-                None,
-            )
-            size = f"{workload.values[self._varying]}{note}"
-            if shown is None:
-                rows.append([size, "not compared", *[""] * 7, "today's"])
-                continue
-            against = shown.production
-            rows.append(
-                [
-                    size,
-                    shown.surroundings or "none",
-                    f"{shown.time_us:.3f}",
-                    f"{shown.baseline_us:.3f}",
-                    f"{shown.speedup:.3f}",
-                    "{:.3f} to {:.3f}".format(*shown.interval),
-                    f"{against.speedup:.3f} ({against.peer})" if against else "not measured",
-                    f"{shown.alone_us:.3f}" if shown.alone_us else "not measured",
-                    f"{shown.alone_baseline_us:.3f}" if shown.alone_baseline_us else "not measured",
-                    "the kernel" if serves is not None else "today's",
-                ]
-            )
         proved = ", ".join(f"{first} to {last}" for first, last in self._proved())
         command = shlex.join(winners.manifest.command)
         if measured.recorded:
@@ -424,18 +384,47 @@ class _Request:
             "device": measured.device,
             "environment": sorted(winners.environment.items()),
             "chains": list(describe_surroundings(spec, table).values()),
-            "rows_measured": rows,
+            "rows_measured": [
+                *(self._times(one.workload, one.kernel is not None) for one in table.entries),
+                *(
+                    self._times(one.workload, one.kernel is not None and not one.refuted)
+                    for one in table.held_out
+                ),
+            ],
             "accuracy": self._accuracy(),
             "commands": [
                 command,
-                f"pip install {self._project.engine.distribution}=={release}  # or a checkout, with "
-                f"the files of {as_argument(str(to))} in it",
+                f"pip install {self._project.engine.distribution}=={release}  # or a checkout, "
+                f"with the files of {as_argument(str(to))} in it",
                 f"python -m pytest -s {places[2]}",
                 f"python {places[3]}",
             ],
             "step": self._project.step,
             "notes": self._project.notes,
         }
+
+    def _times(self, workload: Workload, serves: bool) -> list[str]:
+        """Write a row of the table of times."""
+        dispatch = self._winners.dispatch
+        variant = dispatch.table.kernels[0].variant
+        compared = dispatch.evidence.get(workload, ())
+        found = next((one for one in compared if one.variant == variant), None)
+        size = f"{workload.values[self._varying]}{' (held out)' * workload.held_out}"
+        serving = "the kernel" if serves else "today's"
+        if found is None:
+            return [size, "not compared", *[""] * 7, serving]
+        peer, alone = found.production, (found.alone_us, found.alone_baseline_us)
+        return [
+            size,
+            found.surroundings or "none",
+            f"{found.time_us:.3f}",
+            f"{found.baseline_us:.3f}",
+            f"{found.speedup:.3f}",
+            "{:.3f} to {:.3f}".format(*found.interval),
+            f"{peer.speedup:.3f} ({peer.peer})" if peer else "not measured",
+            *("not measured" if one is None else f"{one:.3f}" for one in alone),
+            serving,
+        ]
 
     def _accuracy(self) -> str:
         """Say how far from float64 it was found to be."""
