@@ -10,12 +10,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from math import ceil, floor, sqrt
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
@@ -34,10 +31,11 @@ from tuner.model import TUNER_VERSION
 from tuner.model.errors import InputError
 from tuner.model.expressions import substitute
 from tuner.model.kernel import Argument, KernelSpec, Workload
+from tuner.space.yaml import read as read_yaml
 
 # The source whose times the page of evidence has.
 MEASURED = "measured.cu"
-_FACTS = "tuner.extensions.export.pull_request"
+_FACTS = Path(__file__).with_name("facts.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def export_pull_request(
 
 @cache
 def _facts() -> Any:
-    return yaml.safe_load(resources.files(_FACTS).joinpath("facts.yaml").read_text("utf-8"))
+    return read_yaml(_FACTS).data
 
 
 def _choose_sizes(
@@ -343,7 +341,7 @@ class _Request:
 
     def _workloads(self) -> list[Workload]:
         table = self._winners.dispatch.table
-        return [one.workload for one in (*table.entries, *table.held_out)]
+        return [*(one.workload for one in table.entries), *(one.workload for one in table.held_out)]
 
     def _proved(self) -> list[tuple[int, int]]:
         """Say from which to which rows it serves: halfway, in logarithms, to what doesn't."""
