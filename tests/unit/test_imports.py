@@ -27,9 +27,9 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_565,
+    "core": 47_570,
     "runtime": 2_485,
-    "export": 2_880,
+    "export": 4_150,
     "engines": 4_385,
     "draft": 17_050,
     "agents": 8_360,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 84_975,
-    "docs": 4_945,
+    "tests": 85_470,
+    "docs": 4_965,
 }
 
 

@@ -196,13 +196,17 @@ class SessionDispatch:
     """A session's table with what it was made from; raises `InputError` for what can't be read."""
 
     def __init__(
-        self, session: Session, choice: SetSelection, device: Mapping[str, Value] | None = None
+        self,
+        session: Session,
+        choice: SetSelection,
+        device: Mapping[str, Value] | None = None,
+        workloads: Sequence[Workload] | None = None,
     ) -> None:
         config = session.manifest.config
         numbers = device_numbers(session.environment) if device is None else device
         self.renderer = VariantRenderer(session.candidates(), config.operators, numbers)
         self.trials = session.trials(stage=None)
-        self._workloads = config.workloads
+        self._workloads = config.workloads if workloads is None else workloads
         self._keeps_rows = bool(session.kept_rows)
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes

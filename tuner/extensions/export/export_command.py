@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 CONFIGS = ("sglang-configs", "vllm-configs")
+PULL_REQUESTS = ("sglang-pr", "vllm-pr")
 PACKAGES = ("torch", "sglang", "vllm", "kernels")
 _PACKAGE = "tuned_kernels"
-FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", "kernelbench", *CONFIGS)
+FORMATS = ("cpp", *PACKAGES, "flashinfer-trace", "kernelbench", *CONFIGS, *PULL_REQUESTS)
 # What serves where no variant does.
 OTHERWISE = {"flashinfer-trace": "the baseline", "kernelbench": "the baseline or PyTorch"}
 
@@ -36,7 +37,19 @@ OTHERWISE = {"flashinfer-trace": "the baseline", "kernelbench": "the baseline or
     "PyTorch, of one session or several. sglang, vllm: the same as a plugin of SGLang or vLLM. "
     "kernels: the same for `kernels` of Hugging Face. flashinfer-trace: a trace set of "
     "FlashInfer-Bench. kernelbench: a module with `ModelNew`. sglang-configs, vllm-configs: the "
-    "files from which these engines take configs of their Triton kernels.",
+    "files from which these engines take configs of their Triton kernels. sglang-pr, vllm-pr: the "
+    "files of a pull request to these projects.",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Of --format sglang-pr and vllm-pr: whose shapes, by a name such as llama-3-8b or a "
+    "config.json.",
+)
+@click.option(
+    "--release",
+    metavar="X.Y.Z",
+    help="Of --format sglang-pr and vllm-pr: the release of the engine that the files are for.",
 )
 @click.option(
     "--triton",
@@ -75,6 +88,8 @@ def command(
     others: tuple[Path, ...],
     to: Path | None,
     form: str | None,
+    model: str | None,
+    release: str | None,
     triton: str | None,
     package: str | None,
     variants_within: float | None,
@@ -95,6 +110,10 @@ def command(
         raise click.UsageError("--format is for --to")
     form = form or "cpp"
     packaged = to is not None and form != "cpp"
+    if (model is not None or release is not None) and form not in PULL_REQUESTS:
+        raise click.UsageError(
+            f"--model and --release are for --format {' and '.join(PULL_REQUESTS)}"
+        )
     if others and not (packaged and kernel_tuner is None and trajectories is None):
         raise click.UsageError("several sessions are for --to with another --format than cpp")
     if triton is not None and form not in CONFIGS:
@@ -112,34 +131,12 @@ def command(
         if space is not None and others:
             raise click.UsageError("--space is for one session")
         plugins.load(plugins.FORMATS, form)((session, *others), to, triton, space)
+    elif to is not None and form in PULL_REQUESTS:
+        _write_pull_request((session, *others), to, form, model, release, choice, space)
     elif to is not None and packaged:
         _write_package((session, *others), to, form, package or _PACKAGE, choice, space)
     elif to is not None:
-        from tuner.extensions.export.dispatch import export_dispatch
-
-        made = export_dispatch(session, to, choice, space)
-        table = made.table
-        count, total = len(table.kernels), len(table.entries)
-        served = sum(entry.kernel is not None for entry in table.entries)
-        of, rest = (f" of {total}", "; the baseline for the others") if served < total else ("", "")
-        click.echo(
-            f"{made.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
-            f"{table.choice}{rest})"
-        )
-        if not count:
-            click.echo(
-                "no variant is proved faster anywhere: only the baseline is exported", err=True
-            )
-        for one in table.held_out:
-            if one.refuted:
-                click.echo(
-                    f"{one.workload}: the rule's variant is no faster there, production's serves",
-                    err=True,
-                )
-        if made.incomplete:
-            click.echo(
-                f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
-            )
+        _write_dispatch(session, to, choice, space)
     if kernel_tuner is not None:
         for path in plugins.load(plugins.FORMATS, "kernel-tuner")(session, kernel_tuner, space):
             click.echo(str(path))
@@ -148,6 +145,50 @@ def command(
             session, trajectories, rows or "sft"
         ):
             click.echo(text, err=is_note)
+
+
+def _write_dispatch(
+    session: Path, to: Path, choice: SetSelection | None, space: Path | None
+) -> None:
+    from tuner.extensions.export.dispatch import export_dispatch
+
+    made = export_dispatch(session, to, choice, space)
+    table = made.table
+    count, total = len(table.kernels), len(table.entries)
+    served = sum(entry.kernel is not None for entry in table.entries)
+    of, rest = (f" of {total}", "; the baseline for the others") if served < total else ("", "")
+    click.echo(
+        f"{made.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
+        f"{table.choice}{rest})"
+    )
+    if not count:
+        click.echo("no variant is proved faster anywhere: only the baseline is exported", err=True)
+    for one in table.held_out:
+        if one.refuted:
+            click.echo(
+                f"{one.workload}: the rule's variant is no faster there, production's serves",
+                err=True,
+            )
+    if made.incomplete:
+        click.echo(
+            f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
+        )
+
+
+def _write_pull_request(
+    sessions: tuple[Path, ...],
+    to: Path,
+    form: str,
+    model: str | None,
+    release: str | None,
+    choice: SetSelection | None,
+    space: Path | None,
+) -> None:
+    from tuner.extensions.export.pull_request.request import export_pull_request
+
+    if len(sessions) > 1 or choice is not None:
+        raise click.UsageError(f"--format {form} is for one session, and has one kernel")
+    click.echo(export_pull_request(form, sessions[0], to, model, release, space))
 
 
 def _write_package(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from tuner.dispatch.kernels import capability_of
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.extensions.export.sources import Measured
 from tuner.model.errors import SessionError
-from tuner.model.kernel import KernelSpec
+from tuner.model.kernel import KernelSpec, Workload
 from tuner.session.records import Manifest
 from tuner.session.session import Session
+
+# Which of a session's workloads an export is about.
+Narrow = Callable[[KernelSpec, Sequence[Workload]], Sequence[Workload]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Winners:
     dispatch: SessionDispatch
     measured: Measured
     device: DeviceInfo
+    environment: Mapping[str, str]
 
     @property
     def incomplete(self) -> tuple[str, ...]:
@@ -32,9 +37,14 @@ class Winners:
         return tuple(str(e.workload) for e in self.dispatch.table.entries if e.best is None)
 
 
-def cuda_winners_of(directory: Path, choice: SetSelection | None, space: Path | None) -> Winners:
+def cuda_winners_of(
+    directory: Path,
+    choice: SetSelection | None,
+    space: Path | None,
+    narrow: Narrow | None = None,
+) -> Winners:
     """Read a session as `winners_of`; raise `SessionError` too where its kernel is Python."""
-    found = winners_of(directory, choice, space)
+    found = winners_of(directory, choice, space, narrow)
     if found.spec.is_callable:
         raise SessionError(
             f"{found.spec.name} is a Python kernel: there is no CUDA to export",
@@ -45,10 +55,16 @@ def cuda_winners_of(directory: Path, choice: SetSelection | None, space: Path | 
     return found
 
 
-def winners_of(directory: Path, choice: SetSelection | None, space: Path | None) -> Winners:
+def winners_of(
+    directory: Path,
+    choice: SetSelection | None,
+    space: Path | None,
+    narrow: Narrow | None = None,
+) -> Winners:
     """Read the session in `directory`; without a `choice` of variants it is the session's own.
 
-    `space` is its search space where that is no longer where it was. Raises `SessionError` where
+    `space` is its search space where that is no longer where it was, and `narrow` chooses the
+    workloads that count. Raises `SessionError` where
     there is no session, nothing was compared in it, or its files have changed.
     """
     with Session.open(directory, read_only=True) as session:
@@ -63,7 +79,8 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
         verified_by = session.verified_by
         own = SetSelection(manifest.config.variants_within, manifest.config.max_variants)
         try:
-            dispatch = SessionDispatch(session, choice or own)
+            workloads = narrow(spec, manifest.config.workloads) if narrow is not None else None
+            dispatch = SessionDispatch(session, choice or own, workloads=workloads)
         except SessionError as error:
             raise SessionError(error.message, path=directory, remedy=error.remedy) from error
     spec = spec.with_added(dispatch.added_scratch)
@@ -86,4 +103,4 @@ def winners_of(directory: Path, choice: SetSelection | None, space: Path | None)
         streaming_gbps=0.0,
         recorded=recorded,
     )
-    return Winners(spec, manifest, dispatch, measured, device)
+    return Winners(spec, manifest, dispatch, measured, device, environment)
