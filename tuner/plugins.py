@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tuner.model.errors import InputError
+from tuner.model.errors import InputError, missing_package
 
 # A click command: `tune NAME`.
 COMMANDS = "tuner.commands"
@@ -87,6 +87,9 @@ OWN: dict[str, dict[str, str]] = {
     },
 }
 
+# Which extra brings what one of ours imports and not every machine needs.
+EXTRAS = {"kernel_tuner": "kernel-tuner"}
+
 
 def names_of(seam: str) -> list[str]:
     """List what extensions bring for a seam, our own first; nothing of it is imported."""
@@ -117,6 +120,9 @@ def load(seam: str, name: str, kind: type | None = None) -> Any:
     try:
         found = point.load()
     except (ImportError, AttributeError) as error:
+        package = (error.name or "").partition(".")[0]
+        if package in EXTRAS:
+            raise missing_package(package, EXTRAS[package]) from error
         if name in OWN[seam]:
             raise
         raise _plugin_error(seam, point, f"cannot be loaded: {error}") from error

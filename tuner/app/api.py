@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, cast, overload
 
@@ -97,9 +98,12 @@ class TuningResult:
 
     def winners(self) -> pd.DataFrame:
         """Lay the winners out, one workload a row; times are in microseconds."""
-        import pandas as pd
+        from tuner.report.terminal import data_frame
 
-        return pd.DataFrame(
+        return data_frame(self._winner_rows())
+
+    def _winner_rows(self) -> list[dict[str, object]]:
+        return [
             {
                 **one.workload.values,
                 "baseline_us": one.baseline_us,
@@ -116,10 +120,17 @@ class TuningResult:
                 "config": str(one.config),
             }
             for one in self.results
-        )
+        ]
 
     def _repr_html_(self) -> str:
-        return str(self.winners().to_html(index=False, float_format="{:.4g}".format))
+        """Write the winners as a table, for notebooks."""
+        rows = self._winner_rows()
+        texts = [
+            [f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()] for row in rows
+        ]
+        head = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+        body = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in texts)
+        return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in (head, *body))}</table>"
 
     def to_json(self) -> dict[str, object]:
         """Return the object that `tune --json` prints."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from tuner.app.environment import program_name
 from tuner.cli import options, run_command
 from tuner.cli.exits import require_writable, writing
 from tuner.model.errors import InputError
+from tuner.process.files import atomic_write
 
 # Links into kernels/, search_spaces/ and templates/; in a wheel they are files.
 FILES = Path(__file__).with_name("demo")
@@ -68,4 +68,4 @@ def copy_files(folder: Path) -> None:
         # pip compiles whatever Python it installs.
         if file.is_file() and file.suffix != ".pyc" and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+            atomic_write(target, file.read_bytes())

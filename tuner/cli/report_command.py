@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from csv import DictWriter
+from io import StringIO
 from pathlib import Path
 
 import click
@@ -35,11 +38,21 @@ def command(session: Path, out: Path | None, csv: Path | None, as_json: bool) ->
     with writing(path, "report", "--out"):
         write_report(data, path)
     if csv is not None:
-        from tuner.report.terminal import trials_frame
+        from tuner.report.terminal import trial_rows
 
         with writing(csv, "table", "--csv"):
-            atomic_write(csv, trials_frame(data).map(plain_cell).to_csv(index=False))
+            atomic_write(csv, csv_of(trial_rows(data)))
     click.echo(json.dumps(json_of(data)) if as_json else str(path))
+
+
+def csv_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """Write rows as CSV, with a column for every name that any of them has."""
+    text = StringIO()
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = DictWriter(text, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: plain_cell(cell) for name, cell in row.items()} for row in rows)
+    return text.getvalue()
 
 
 def plain_cell(value: object) -> object:

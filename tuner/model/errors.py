@@ -60,6 +60,14 @@ class InputError(TunerError):
     exit_code = 2
 
 
+def missing_package(package: str, extra: str) -> InputError:
+    """Make the error of a package that only an extra of ours brings."""
+    return InputError(
+        f"the package {package!r} is not installed",
+        remedy=f"pip install 'kernel-tune[{extra}]', or in a checkout pip install '.[{extra}]'",
+    )
+
+
 class ExpressionError(InputError):
     """Report an expression that is not allowed or cannot be evaluated."""
 

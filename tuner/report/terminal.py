@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from tuner.model.errors import missing_package
 from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Occupancy, Result, Trial
@@ -344,15 +345,18 @@ def _occupancy(occupancy: Occupancy) -> Text:
 
 
 def trials_frame(data: ReportData) -> DataFrame:
-    """Lay the trials out, one a row in the order they ended.
+    """Lay `trial_rows` out; raise `InputError` where pandas is not installed."""
+    return data_frame(trial_rows(data)).convert_dtypes()
+
+
+def trial_rows(data: ReportData) -> list[dict[str, object]]:
+    """List the trials, one a row in the order they ended.
 
     Axes and parameters are columns of their own, parameters as `config.NAME`, and an axis that
     is named as another column as `axis.NAME`; times are in microseconds, empty where a trial has
     none.
     """
-    from pandas import DataFrame
-
-    rows = []
+    rows: list[dict[str, object]] = []
     for trial, elapsed_s in data.records:
         resources, occupancy, measurement = trial.resources, trial.occupancy, trial.measurement
         head = {
@@ -377,4 +381,13 @@ def trials_frame(data: ReportData) -> DataFrame:
         own = head.keys() | rest.keys()
         axes = {f"axis.{n}" if n in own else n: size for n, size in trial.workload.values.items()}
         rows.append({**head, **axes, **rest})
-    return DataFrame(rows).convert_dtypes()
+    return rows
+
+
+def data_frame(rows: Sequence[Mapping[str, object]]) -> DataFrame:
+    """Lay rows out by their names; raise `InputError` where pandas is not installed."""
+    try:
+        from pandas import DataFrame
+    except ModuleNotFoundError as error:
+        raise missing_package("pandas", "pandas") from error
+    return DataFrame([*rows])
