@@ -130,6 +130,7 @@ def parts(data: ReportData) -> dict[str, object]:
     return {
         "rounds_summary": summary(data),
         "rounds_total": total(data),
+        "rounds_marks": marks(data),
         "rounds_tree": tree(marks(data)) if data.rounds and not data.on_cpu else None,
         "ends": ENDS,
         "money": money,
