@@ -192,8 +192,8 @@ def test_a_workload_that_was_compared_before_there_were_peers_has_no_times(data)
 
 def test_the_summary_tells_the_mean_and_where_a_peer_is_ahead(data):
     assert section.peers_summary(section.peers_on(with_peers(data))) == (
-        "1.50x as fast as the best peer of each workload (geometric mean over 10 tuned); as fast or "
-        "faster, within 2.0 %, on 10 of 10."
+        "1.50x as fast as the best peer of each workload (geometric mean over 10 tuned); as fast "
+        "or faster, within 2.0 %, on 10 of 10."
     )
     behind = section.peers_summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
     assert behind.startswith("0.90x as fast as the best peer")
