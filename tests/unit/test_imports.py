@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_035,
+    "core": 47_165,
     "runtime": 2_240,
     "export": 2_875,
     "engines": 3_560,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 82_790,
-    "docs": 4_895,
+    "tests": 83_025,
+    "docs": 4_885,
 }
 
 
