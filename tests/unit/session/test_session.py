@@ -424,7 +424,7 @@ class TestVariants:
         assert path == tmp_path / "tuned" / "silu_and_mul-T1-D14336.cu"
         assert list(path.parent.iterdir()) == [path]
         text = path.read_text()
-        assert text.startswith("// silu_and_mul, tuned for T=1 D=14336 by tune 0.2.0")
+        assert text.startswith("// silu_and_mul, tuned for T=1 D=14336 by tune 0.1.0")
         assert "vector_bytes=16 cache=streaming pdl=true share=0.5" in text
         assert "-DACTIVATION=gelu_tanh" in text
         assert text.endswith("\n__global__ void k() {}\n")
