@@ -55,6 +55,8 @@ def modules(root: Path = ROOT) -> dict[str, ast.Module]:
     """Parse every module of the package, by its dotted name."""
     found = {}
     for path in sorted((root / "tuner").rglob("*.py")):
+        if path.is_symlink():
+            continue
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[name] = ast.parse(path.read_text(encoding="utf-8"))
@@ -259,8 +261,9 @@ def named_by_participles(trees: Mapping[str, ast.Module]) -> list[str]:
 
 
 def lines_of(folder: Path) -> int:
-    """Count the lines of Python below a folder, as `wc -l` does."""
-    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("*.py"))
+    """Count the lines of Python below a folder, as `wc -l` does; a link has none of its own."""
+    files = (path for path in folder.rglob("*.py") if not path.is_symlink())
+    return sum(path.read_bytes().count(b"\n") for path in files)
 
 
 def loaded_by_a_run(root: Path = ROOT) -> tuple[int, int]:

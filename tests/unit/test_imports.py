@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_570,
+    "core": 47_645,
     "runtime": 2_485,
     "export": 4_150,
     "engines": 4_385,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_470,
-    "docs": 4_965,
+    "tests": 85_660,
+    "docs": 4_960,
 }
 
 

@@ -20,6 +20,7 @@ from tuner.model import TUNER_VERSION
 RUN = "run"
 # Stated here so that `tune --help` imports none of the commands.
 COMMANDS = {
+    "demo": "Tune a kernel on measurements that come with the program; no GPU is needed.",
     "init": "Draft a search space, a template and a reference for a kernel.",
     "check": "Check a search space and its template; no GPU is needed.",
     "render": "Print the CUDA source of one config.",

@@ -132,9 +132,10 @@ def print_end(
     console: Console,
     *,
     resumable: bool = False,
+    following: Sequence[str] = (),
     whole: bool = False,
 ) -> None:
-    """Print the results, what an agent tried, where everything is, and the verdict last.
+    """Print the results, what an agent tried, where everything is, what to do, the verdict last.
 
     On a terminal that is as high as the screen, unless the `whole` is wanted: of more workloads,
     and of what is said of them, `tune show` has the rest.
@@ -160,6 +161,7 @@ def print_end(
         f"to go on       {shlex.join([program_name(), '--resume', str(folder)])}"
         if resumable
         else "",
+        *following,
         headline(data).headline,
     ]
     is_screen = console.is_terminal or bool(os.environ.get("LINES"))

@@ -85,7 +85,8 @@ def command(context: click.Context, /, **values: Any) -> None:
         with stdout_kept_for_result(as_json):
             console = Console(stderr=as_json)
             fit_to_file(console)
-            done = _run(values, settings, run_options, console, quiet and as_json)
+            following: tuple[str, ...] = context.obj or ()
+            done = _run(values, settings, run_options, console, quiet and as_json, following)
         if as_json:
             from tuner.cli.ending import agent_object
             from tuner.report.terminal import json_of
@@ -120,6 +121,7 @@ def _run(
     run_options: RunOptions,
     console: Console,
     silent: bool,
+    following: tuple[str, ...],
 ) -> FinishedRun:
     """Run to the end, show it, and write the report."""
     from tuner.app.environment import headline
@@ -153,5 +155,6 @@ def _run(
         if not (run_options.step and isinstance(done.failure, AwaitedError)):
             write_report(done.data, done.folder)
         if not silent:
-            print_end(done.data, done.folder, console, resumable=done.failure is not None)
+            resumable = done.failure is not None
+            print_end(done.data, done.folder, console, resumable=resumable, following=following)
     return done

@@ -243,7 +243,7 @@ def peers_summary(found: Sequence[PeersOn]) -> str:
         isolated = f" ({ratio(alone)} without overlapping the calls before and after)"
     count, kind = len(judged), "held-out" if judged[0][0].held_out else "tuned"
     text = (
-        f"{ratio(mean)}{isolated} against the best peer of each workload "
+        f"{ratio(mean)} as fast{isolated} as the best peer of each workload "
         f"(geometric mean over {count} {kind}); as fast or faster, within {percent(AS_FAST)}, on "
         f"{count - len(behind)} of {count}"
     )

@@ -83,7 +83,8 @@ def headline(data: ReportData) -> Headline:
         mean = geometric_mean([result.isolated_speedup or result.speedup for result in judged])
         text += f" Without overlapping the calls before and after: {ratio(mean)}."
     if not data.on_cpu and data.peers and (over := over_best_peers(peers_on(data))) is not None:
-        text = f"{ratio(over)} over the best peer of each workload. {text}"
+        than = f"{ratio(over)} over" if over >= 1.0 else f"{ratio(1 / over)} slower than"
+        text = f"{than} the best peer of each workload. {text}"
     if beyond := [str(result.workload) for result in data.results if result.speedup > BELIEVABLE]:
         text += (
             f" LOOK TWICE at {', '.join(beyond)}: over {BELIEVABLE}x is more often a slip in the "

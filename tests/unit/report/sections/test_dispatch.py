@@ -23,6 +23,7 @@ from tuner.model.trial import PeerTrial, Result, Status
 from tuner.report.data import load
 from tuner.report.html import render_report
 from tuner.report.sections import dispatch as section
+from tuner.report.sections.summary import headline
 from tuner.report.terminal import json_of, results_table
 from tuner.session.session import Session
 
@@ -168,7 +169,7 @@ def test_what_overlaps_its_neighbours_is_compared_without_that_too(data):
     told = replace(told, comparisons=tuple(isolated))
     found = section.peers_on(told)
     assert found[0].best.isolated_speedup == pytest.approx(1.25, rel=0.002)
-    assert "1.50x (1.25x without overlapping the calls" in section.peers_summary(found)
+    assert "1.50x as fast (1.25x without overlapping the calls" in section.peers_summary(found)
     assert "isolated 2.4" in render_report(told)
 
 
@@ -191,12 +192,20 @@ def test_a_workload_that_was_compared_before_there_were_peers_has_no_times(data)
 
 def test_the_summary_tells_the_mean_and_where_a_peer_is_ahead(data):
     assert section.peers_summary(section.peers_on(with_peers(data))) == (
-        "1.50x against the best peer of each workload (geometric mean over 10 tuned); as fast or "
-        "faster, within 2.0 %, on 10 of 10."
+        "1.50x as fast as the best peer of each workload (geometric mean over 10 tuned); as fast "
+        "or faster, within 2.0 %, on 10 of 10."
     )
     behind = section.peers_summary(section.peers_on(with_peers(data, factors=(4.0, 0.9))))
-    assert behind.startswith("0.90x against")
+    assert behind.startswith("0.90x as fast as the best peer")
     assert "on 0 of 10; behind on T=1 D=11008, T=1 D=14336, T=16 D=11008 and 7 more." in behind
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [(1.4, "1.40x over the best peer"), (0.17, "5.89x slower than the best peer")],
+)
+def test_the_headline_says_slower_where_the_best_peer_is_faster(data, factor, said):
+    assert headline(with_peers(data, factors=(4.0, factor))).headline.startswith(said)
 
 
 def test_what_stood_against_a_peer_is_told_once(found):
@@ -208,7 +217,7 @@ def test_what_stood_against_a_peer_is_told_once(found):
         "flashinfer not in the recording: "
     )
     first, second, _ = section.peers_lines(found, recorded=False)
-    assert first.startswith("peers          1.50x against")
+    assert first.startswith("peers          1.50x as fast as")
     assert second == "               flashinfer not installed: No module"
 
 

@@ -1,0 +1,1 @@
+../../../../../kernels/sglang/per_token_quant_fp8.py

@@ -1,0 +1,1 @@
+../../../../../kernels/sglang/rmsnorm.cu

@@ -1,0 +1,1 @@
+../../../../../templates/include/bfloat16.cuh

@@ -1,0 +1,1 @@
+../../../../../templates/include/rms_rows.cuh

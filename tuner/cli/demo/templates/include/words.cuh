@@ -1,0 +1,1 @@
+../../../../../templates/include/words.cuh
