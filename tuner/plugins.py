@@ -39,7 +39,8 @@ OPEN = frozenset({COMMANDS, DEVICES, RECORDINGS, SEARCHERS})
 # What the core has by these names, and no extension may take.
 CORE: dict[str, Collection[str]] = {
     COMMANDS: frozenset(
-        {"run", "demo", "check", "render", "verify", "report", "devices", "knowledge", "record"}
+        {"run", "demo", "check", "render", "verify", "ncu", "show", "report"}
+        | {"devices", "knowledge", "record"}
     ),
     DEVICES: frozenset({"auto", "cuda", "recorded"}),
     SEARCHERS: ("auto", "exhaustive", "random", "optuna", "classifier"),

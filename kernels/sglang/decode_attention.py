@@ -70,8 +70,9 @@ def inputs(xp, rng, axes, fill, LENGTHS="uniform"):
     sequences, page = axes["B"], axes["P"]
     lengths = spread_lengths(sequences, axes["L"], axes["S"], LENGTHS)
     if fill == "zeros":
-        empty = chance.random(sequences) < EMPTY
-        lengths[empty & (np.arange(sequences) != lengths.argmax())] = 0
+        shorter = np.delete(np.arange(sequences), lengths.argmax())
+        empty = shorter[chance.random(len(shorter)) < EMPTY]
+        lengths[empty if len(empty) else shorter[:1]] = 0
     used = -(-lengths // page)
     pages = -(-axes["S"] // page) + sequences
     order = chance.permutation(pages)
@@ -249,6 +250,14 @@ def sgl_aot(tensors, axes, KV="bf16", **others):
 
 
 @cache
+def flashinfer_workspace():
+    """Make the memory that all plans use, of which one runs at a time."""
+    import torch
+
+    return torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+
+
+@cache
 def planned_wrapper(tensor_cores, KV="bf16", LENGTHS="uniform", **axes):
     import torch
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
@@ -258,7 +267,7 @@ def planned_wrapper(tensor_cores, KV="bf16", LENGTHS="uniform", **axes):
     last = ((lengths - 1) % axes["P"] + 1).int()
     pages = torch.zeros(int(begins[-1]), dtype=torch.int32, device="cuda")
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
-        torch.empty(512 << 20, dtype=torch.uint8, device="cuda"),
+        flashinfer_workspace(),
         "NHD",
         use_cuda_graph=True,
         use_tensor_cores=tensor_cores,

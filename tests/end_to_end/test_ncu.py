@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +30,7 @@ import subprocess, sys
 export = next(a.partition("=")[2] for a in sys.argv if a.startswith("--export="))
 open("called", "a").write(" ".join(sys.argv[1:]) + "\\n")
 program = sys.argv.index("program.py")
-ended = subprocess.run([sys.executable, "-c", "pass"] if {works} else sys.argv[program - 1 :])
+ended = subprocess.run([sys.executable, "-c", "pass"] if {works} else sys.argv[program - 2 :])
 if ended.returncode:
     sys.exit("==ERROR== The application returned an error code (1).")
 open(export + ".ncu-rep", "w").write(export)
@@ -94,7 +95,7 @@ def test_the_program_runs_up_to_the_driver_wherever_its_folder_lies(
     assert script.stderr.count("returned an error code") == 2
     first, second = (moved / "called").read_text().splitlines()
     assert "--source-folders=baseline --export=baseline --launch-skip=1 --launch-count=1" in first
-    assert second.endswith(f"{sys.executable} program.py winner")
+    assert second.endswith(f"{sys.executable} -P program.py winner")
 
 
 def test_it_is_profiled_where_the_tool_is_and_what_the_tool_says_is_told(
@@ -134,6 +135,25 @@ def test_the_report_then_shows_the_lines_whose_machine_code_differs(
     page = (session / "report.html").read_text(encoding="utf-8")
     assert f"N=4096: {compared.instructions[1]} instructions where the baseline has" in page
     assert "LDG.E" in page
+
+
+def test_nothing_is_written_through_a_link_in_a_session(
+    session: Path, tune: Tune, tmp_path: Path, put_tool: Callable[[bool], None]
+) -> None:
+    put_tool(False)
+    folder, secret = session / "ncu" / "N=4096", tmp_path / "secret"
+    folder.mkdir(parents=True)
+    secret.write_text("mine")
+    for name in ("program.py", "winner.jobs", "arrays-0.bin", "ncu.sh"):
+        (folder / name).symlink_to(secret)
+    assert tune("ncu", str(session), "N=4096").exit_code == 0
+    assert secret.read_text() == "mine"
+    shutil.rmtree(folder)
+    folder.symlink_to(tmp_path)
+    done = tune("ncu", str(session), "N=4096")
+    assert done.exit_code == 2
+    assert "is a link" in done.output
+    assert not (tmp_path / "ncu.sh").exists()
 
 
 def test_what_was_not_tuned_has_no_program(session: Path, tune: Tune) -> None:

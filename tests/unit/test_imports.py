@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_645,
-    "runtime": 2_485,
+    "core": 47_685,
+    "runtime": 2_500,
     "export": 4_150,
     "engines": 4_385,
-    "draft": 17_050,
-    "agents": 8_360,
+    "draft": 17_060,
+    "agents": 8_370,
     "cpu": 4_480,
     "backends": 2_895,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_660,
+    "tests": 85_725,
     "docs": 4_960,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,7 @@ def write_program(
         if session.events(CandidateMade):
             authors().restore(plan, session, candidates)
         pair = build_pair(candidates, result)
+    _require_no_links(session.directory, folder)
     made = NcuProgram(folder, info.architecture)
     programs = {name: built.program for name, built in zip(NAMES, pair, strict=True)}
     for name, built in zip(NAMES, pair, strict=True):
@@ -88,18 +90,27 @@ def write_program(
     save_jobs(folder, plan.spec, plan.config.operators, programs)
     launches = {name: len(program.launches) for name, program in programs.items()}
     atomic_write(made.script, profile_script(launches))
-    told = [(one.workload, one.config) for one in session.events(MachineCodeCompared)]
-    if (result.workload.key, dict(result.config)) not in told:
+    compared = (event for event in session.events(MachineCodeCompared) if event.is_of(result))
+    if info.architecture not in {event.architecture for event in compared}:
         keep_comparison(session, result, info.architecture, *pair)
     return made
 
 
+def _require_no_links(session: Path, folder: Path) -> None:
+    """Refuse folders that somebody else's session has lead elsewhere."""
+    for place in (folder, *(folder / name for name in NAMES), *folder.parents):
+        if place == session.absolute():
+            return
+        if place.is_symlink() and place.is_relative_to(session.absolute()):
+            raise InputError("is a link", path=place, remedy="name a folder with --to")
+
+
 def profile(program: NcuProgram) -> None:
     """Run the tool on this machine's GPU; raise `DeviceError` where it makes no report."""
+    if find_ncu() is None and "NCU" not in os.environ:
+        raise DeviceError(NOT_FOUND)
     for report in program.reports:
         report.unlink(missing_ok=True)
-    if find_ncu() is None:
-        raise DeviceError(NOT_FOUND)
     said = run_profile(program.script)
     if not all(report.is_file() for report in program.reports):
         raise DeviceError(f"Nsight Compute made no report: {said}")

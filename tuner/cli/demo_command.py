@@ -40,7 +40,8 @@ def command(kernel: str, folder: Path) -> None:
         raise InputError(
             "the demo was run here before",
             path=session,
-            remedy=f"look at {session / 'report.html'}, or choose another folder with --to",
+            remedy=f"look at {session / 'report.html'}, go on with `tune --resume {session}`, or "
+            "choose another folder with --to",
         )
     require_writable(folder, "--to")
     with writing(folder, "files of the demo", "--to"):

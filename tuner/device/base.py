@@ -273,7 +273,7 @@ class Recorded(Protocol):
         """When its measurements were made (ISO 8601)."""
 
     @property
-    def has_bits_of_rows(self) -> bool:
+    def has_bits_of_rows(self) -> bool | None:
         """Tell whether the digests that it may hold are those of invariant rows."""
 
     def holds(self, workload: Workload) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import nan, prod
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -304,6 +304,8 @@ class Invariance:
         return sizes[1] == sizes[2]
 
     def _counts(self, size: Expression) -> bool:
+        if not self.varies(size):
+            return False
         sizes = self._sizes_of(size)
         first = max(1, sizes[1])
         multiple = all(found == rows * first for rows, found in sizes.items())
@@ -489,7 +491,8 @@ class KernelSpec:
 
     def weight_of(self, workload: Workload) -> float:
         """Say how much a size counts among those of its problem."""
-        return 1.0 if self.weight is None else float(self.weight.evaluate(workload.values))
+        weight = 1.0 if self.weight is None else self.weight.evaluate(workload.values)
+        return nan if isinstance(weight, str) else float(weight)
 
     def footprint_bytes(self, workload: Workload) -> int:
         """Add up all arrays, but for scratch whose shape a config chooses."""

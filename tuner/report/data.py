@@ -367,7 +367,7 @@ def from_session(
         # Who is faster, of variants or peers, no CPU can say.
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
-        machine_code=tuple(session.events(MachineCodeCompared)),
+        machine_code=_machine_code(session),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
@@ -432,6 +432,15 @@ def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float
     capability = int(known[1]), int(known[2])
     gflops = peak_gflops(capability, int(multiprocessors), peak)
     return None if gflops is None else (peak, gflops)
+
+
+def _machine_code(session: Session) -> tuple[MachineCodeCompared, ...]:
+    """List the last comparison of each workload's winner; those of earlier winners are over."""
+    results, compared = session.results(), dict[str, MachineCodeCompared]()
+    for event in session.events(MachineCodeCompared):
+        if any(event.is_of(result) for result in results):
+            compared[event.workload] = event
+    return tuple(compared.values())
 
 
 def _dispatch(session: Session) -> Dispatch | None:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le, Predicate
 from tuner.analysis.base import Bottleneck, Degree
 from tuner.model.bounds import Count, FileName, Finite, Microseconds, Ratio
 from tuner.model.expressions import Value
-from tuner.model.trial import Finding
+from tuner.model.trial import Finding, Result
 
 Attempt = Annotated[int, Ge(1), Le(1_000_000)]
 
@@ -235,6 +235,11 @@ class MachineCodeCompared(Event):
     architecture: str
     instructions: tuple[Count, Count]
     lines: tuple[CodeLine, ...]
+
+    def is_of(self, result: Result) -> bool:
+        """Tell whether it is of what serves a workload, and not of what did before."""
+        own = result.candidate, result.workload.key, dict(result.config)
+        return (self.candidate, self.workload, dict(self.config)) == own
 
 
 @dataclass(frozen=True, slots=True)

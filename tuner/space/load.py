@@ -123,8 +123,9 @@ def read_definition(document: Document, operators: Mapping[str, str]) -> Definit
             _check_sizes(spec, workload)
             if key != "edge_cases":
                 check_sizes(spec, workload)
-                if not 0.0 < spec.weight_of(workload) < inf:
-                    message = f"the weight of {workload} is {spec.weight_of(workload):g}"
+                weight = spec.weight_of(workload)
+                if not 0.0 < weight < inf:
+                    message = f"the weight of {workload} is {weight:g}"
                     remedy = "what counts less than others has a smaller number above 0"
                     raise document.error(message, "workloads", "weight", remedy=remedy)
             for limit in space.constraints:

@@ -52,7 +52,7 @@ def keep_known_bits(run: Run) -> None:
     if rows and not can_tell:
         raise _no_bits(run.evaluator, _INVARIANT, "")
     compares = "recording" in can_tell and (rows or plan.config.keep_bits)
-    if compares and run.device.recording.has_bits_of_rows != rows:
+    if compares and run.device.recording.has_bits_of_rows is (not rows):
         of = "rows" if rows else "whole outputs"
         raise _no_bits(run.evaluator, _INVARIANT if rows else "--keep-bits", f"bits of {of}")
     if not plan.config.keep_bits:

@@ -119,9 +119,11 @@ def compare_winner(run: Run) -> None:
     if elsewhere or spec.is_callable or spec.language is not CUDA or find_nvdisasm() is None:
         return
     results = [one for one in run.session.results() if not one.baseline_wins]
-    if results and not run.session.events(MachineCodeCompared):
-        served = Counter(one.variant for one in results)
-        result = max(results, key=lambda one: served[one.variant])
+    if not results:
+        return
+    served = Counter(one.variant for one in results)
+    result = max(results, key=lambda one: served[one.variant])
+    if not any(event.is_of(result) for event in run.session.events(MachineCodeCompared)):
         with suppress(TunerError):  # what compiled before and does not now is no winner's fault
             built = build_pair(run.candidates, result)
             keep_comparison(run.session, result, info.architecture, *built)

@@ -111,6 +111,7 @@ def test_rows_are_asked_for_where_a_file_says_where_they_lie() -> None:
     [
         ("[8 * T]", 0, False),
         ("[T * K]", 0, False),
+        ("[K * K, T]", 1, False),
         ("[K // 32, 4 * ceil_div(T, 4)]", 1, True),
         ("[\"T if SCALES == 'row' else K\", 4]", 0, False),
     ],
@@ -124,6 +125,12 @@ def test_rows_are_found_where_each_has_several_elements_and_where_they_are_padde
     argument = spec.argument("w")
     assert spec.invariant.dimension(argument) == dimension
     assert spec.invariant.pads(argument.shape[dimension]) is pads
+
+
+def test_sizes_of_weights_count_no_rows_however_large() -> None:
+    spec = load(SPACE.replace("shape: [K]}", "shape: [2 * K * K]}"))
+    assert spec.invariant is not None
+    assert spec.invariant.dimension(spec.argument("w")) is None
 
 
 def test_every_choice_of_the_operator_has_to_have_the_rows() -> None:

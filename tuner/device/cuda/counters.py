@@ -157,7 +157,7 @@ def profile_script(launches: Mapping[str, int]) -> str:
         # Names without a folder: of that, a comma would make two.
         options = (*_HOW, "--set=full", "--import-source=yes", f"--source-folders={name}")
         which = f"--export={name}", f"--launch-skip={count}", f"--launch-count={count}"
-        watched = f'"${{PYTHON:-{sys.executable}}}" {PROGRAM} {name}'
+        watched = f'"${{PYTHON:-{sys.executable}}}" -P {PROGRAM} {name}'
         lines.append(f'"${{NCU:-{tool}}}" {" ".join((*options, *which))} {watched}')
     return "\n".join(lines) + "\n"
 

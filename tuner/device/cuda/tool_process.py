@@ -41,6 +41,7 @@ from tuner.device.verify.verified_device import fresh_seed
 from tuner.device.verify.verifier import HostMemory, Verifier
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
+from tuner.process.files import atomic_write
 from tuner.process.tally import note_start
 
 # The tool needs registers, shared memory and memory of its own.
@@ -52,7 +53,7 @@ DRAWN_TOGETHER = 4
 _PACKAGE_FOLDER = str(Path(__file__).resolve().parents[3])
 PROGRAM = "program.py"
 _PROGRAM = """\
-# python program.py {names}: call it twice on the arrays beside this file, made by `tune ncu`.
+# python -P program.py {names}: call it twice on the arrays beside this file, made by `tune ncu`.
 import sys
 from pathlib import Path
 
@@ -232,11 +233,14 @@ def draw(
 def save_jobs(
     folder: Path, spec: KernelSpec, operators: Mapping[str, str], programs: Mapping[str, Program]
 ) -> None:
-    """Write a program that runs each of the named ones, `python program.py NAME`, and its inputs.
+    """Write a program that runs each of the named ones, `python -P program.py NAME`, and inputs.
 
-    Each is run twice: what a first call loads is there at the second.
+    Each is run twice: what a first call loads is there at the second. Arrays of an earlier program
+    in the folder go.
     """
     layouts: dict[Scratch, tuple[Layout, str]] = {}
+    for path in folder.glob("arrays-*.bin"):
+        path.unlink()
     for name, program in programs.items():
         if program.scratch not in layouts:
             path = folder / f"arrays-{len(layouts)}.bin"
@@ -244,9 +248,9 @@ def save_jobs(
             layouts[program.scratch] = layout, path.name
         job = Job(program, *layouts[program.scratch])
         jobs = Jobs(0, os.devnull, (job, job), False, 0)
-        (folder / f"{name}.jobs").write_bytes(pickle.dumps(jobs))
+        atomic_write(folder / f"{name}.jobs", pickle.dumps(jobs))
     text = _PROGRAM.format(names="|".join(programs), package=_PACKAGE_FOLDER)
-    (folder / PROGRAM).write_text(text, encoding="utf-8")
+    atomic_write(folder / PROGRAM, text)
 
 
 def environment(without: str) -> dict[str, str]:

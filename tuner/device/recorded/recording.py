@@ -167,7 +167,7 @@ class Recording(Kept):
     operators: dict[str, str] = Field(default_factory=dict)
     workloads: dict[str, RecordedWorkload]
     keyed_by: Literal["program", "config"] = "program"
-    invariant: bool = False
+    invariant: bool | None = None  # older ones do not say
     compiled: dict[str, RecordedCompilation] = Field(default_factory=dict)
 
 
@@ -316,7 +316,7 @@ class RecordedDevice(Device):
         return self
 
     @property
-    def has_bits_of_rows(self) -> bool:
+    def has_bits_of_rows(self) -> bool | None:
         return self._recording.invariant
 
     def holds(self, workload: Workload) -> bool:

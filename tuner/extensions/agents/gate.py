@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,18 +234,21 @@ def find_varying_rows(
 ) -> list[str]:
     """Run the first few configs on the same rows at several sizes; return what varies with some.
 
-    Raises `RefusedError` where it does with the first, the default.
+    Sizes that nobody listed are tried where the baseline is right, as in a run. Raises
+    `RefusedError` where the first config, the default, varies.
     """
     spec, problems, default = plan.spec, dict[Config, str](), configs[0]
     if (rows := spec.invariant) is None:
         return []
     most = {spec.problem_of(w): w for w in sorted(workloads, key=lambda w: w.values[rows.axis])}
     few = (rows.sized(w, n) for w in most.values() for n in FEW_ROWS if n < w.values[rows.axis])
-    sizes = dict.fromkeys((*few, *workloads))
+    sizes = dict.fromkeys((*(one for one in few if _takes(evaluator, one)), *workloads))
     for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
         seen: dict[Workload, tuple[Workload, str]] = {}
         for size in sizes:
-            made = evaluator.ready(evaluator.start(size, config))
+            made = None
+            with suppress(InputError):  # what does not render there serves nothing there
+                made = evaluator.ready(evaluator.start(size, config))
             if config in problems or not isinstance(made, Program):
                 continue
             told = evaluator.device.bits(made)
@@ -257,6 +261,13 @@ def find_varying_rows(
                 problems[config] = f"{Status.NOT_INVARIANT} with {config} on {size}: {reason}"
     _require_none(plan, [problems[default]] if default in problems else ())
     return [*problems.values()]
+
+
+def _takes(evaluator: Evaluator, workload: Workload) -> bool:
+    with suppress(KernelError, OutOfMemory):
+        evaluator.verify_baseline(workload)
+        return True
+    return False
 
 
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:

@@ -247,8 +247,9 @@ def _counted_blocks(
         source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))
         if before == after or source is None or template is None or source[1] != template[1]:
             continue
-        if f"blockIdx.{'xyz'[axis]}" in terms:
-            found[axis] = before, int(Expression.parse(source[2]).integer({})), template[2]
+        each = Expression.parse(source[2])
+        if f"blockIdx.{'xyz'[axis]}" in terms and not each.names:
+            found[axis] = before, each.integer({}), template[2]
     return found
 
 

@@ -105,13 +105,20 @@ class Asked:
     script: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
     def with_script(self, path: Path) -> Asked:
-        """Take what a script beside a source has values for; the first where nothing defines it."""
+        """Take what a script beside a source has values for, the first where it has none."""
         script, text = read_tuning_script(path), source_text(path)
         given = {name.partition("=")[0] for name in self.defined}
-        defined = {match[1] for match in re.finditer(r"#[ \t]*define[ \t]+(\w+)", text)}
-        open_ones = (name for name in script if re.search(rf"\b{name}\b", text))
-        more = tuple(f"{n}={script[n][0]}" for n in open_ones if n not in given | defined)
+        used = (name for name in script if re.search(rf"\b{name}\b", text))
+        undeclared = (n for n in used if n not in given and not _declares(text, n))
+        more = tuple(f"{name}={int(script[name][0])}" for name in undeclared)
         return replace(self, defined=(*self.defined, *more), script=script)
+
+
+def _declares(text: str, name: str) -> bool:
+    """Tell whether a source has a macro, variable, constant or template parameter of a name."""
+    word = r"(?!(?:return|else|if|elif|case|sizeof)\b)\w+"
+    declared = rf"#[ \t]*define[ \t]+{name}\b|\b{word}[ \t]+{name}\s*[,;=>)\[]"
+    return re.search(declared, text) is not None
 
 
 def draft(

@@ -147,8 +147,6 @@ class SglangTable:
         operators._matmul_persistent_deepgemm = multiply
         operators.matmul_kernel_persistent = _TabledKernel(kernel, self)
         self._registered = True
-        text = "%s: SGLang's invariant products have configs for %d shapes"
-        logger.info(text, self.origin.package, len(self._shapes))
 
     def config(self, dtype: str, rows: int, n: int, k: int) -> Config:
         """Choose the config of so many rows, and count; empty where SGLang's own serves."""
@@ -156,6 +154,9 @@ class SglangTable:
         self._calls["table" if shape else "original"] += 1
         if not shape:
             return {}
+        if self._calls["table"] == 1:  # SGLang sets logging up after it has loaded its plugins
+            text = "%s: SGLang's invariant products have configs for %d shapes"
+            logger.info(text, self.origin.package, len(self._shapes))
         return shape[next((most for most in shape if most >= rows), max(shape))]
 
 

@@ -15,7 +15,7 @@ from tuner.report.data import Declared, ReportData
 from tuner.report.formatting import ratio, significance
 from tuner.report.mutation_score import share_text
 from tuner.report.pages import write_pairs
-from tuner.report.sections.dispatch import over_best_peers, peers_on
+from tuner.report.sections.dispatch import AS_FAST, over_best_peers, peers_on
 from tuner.report.serial import pick
 from tuner.report.tables import Cell, Column, Field, join, list_table, tag, write_table
 
@@ -84,6 +84,7 @@ def headline(data: ReportData) -> Headline:
         text += f" Without overlapping the calls before and after: {ratio(mean)}."
     if not data.on_cpu and data.peers and (over := over_best_peers(peers_on(data))) is not None:
         than = f"{ratio(over)} over" if over >= 1.0 else f"{ratio(1 / over)} slower than"
+        than = "as fast as" if abs(over - 1.0) < AS_FAST else than
         text = f"{than} the best peer of each workload. {text}"
     if beyond := [str(result.workload) for result in data.results if result.speedup > BELIEVABLE]:
         text += (

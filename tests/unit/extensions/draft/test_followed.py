@@ -45,6 +45,16 @@ FOLLOWED = {
         ["shape: [ceil_div(n, 128 * 4)]", '- "block * each_items == 512"'],
         [],
     ),
+    "what each block leaves of a number that only a caller knows": (
+        "#define TILE 4\n__global__ void k(float* y, const float* x, int n, int per) {\n"
+        "  int i = (blockIdx.x * per) * TILE + threadIdx.x; float s = 0;\n"
+        "  for (int k = i; k < n && k < i + per * TILE; ++k) s += x[k];\n"
+        "  if (threadIdx.x == 0) y[blockIdx.x] = s; }\n"
+        "void f(float* p, int n, int per) {\n"
+        "  k<<<(n + per * TILE - 1) / (per * TILE), 256>>>(p, p, n, per); }\n",
+        [],
+        [],
+    ),
     "what each block leaves of a loop over the grid": (
         "#define WARPS 4\n" + HEAD
         + "  float s = 0; for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n;\n"

@@ -191,9 +191,14 @@ def test_vllm_traces_the_kernels_dispatch_and_compiles_nothing_for_that(export: 
     assert (said["key"], said["traced"], said["compiled"]) == (True, True, [])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", PROJECTS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    mostly_slow(
+        ((name, form) for name in MODELS for form in PROJECTS),
+        [],
+        [("rmsnorm", "sglang-pr"), ("silu_and_mul", "vllm-pr")],
+    ),
+)
 def test_it_compiles_with_the_engines_headers_to_the_code_that_was_measured(
     name: str, form: str, export: Export, tmp_path: Path, with_nvcc: Mapping[str, str]
 ) -> None:

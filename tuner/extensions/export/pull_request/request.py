@@ -221,7 +221,7 @@ class _Request:
             one["empty"] = f"{source['local']}.new_empty(({shape}){other})"
         numbers = [(one.name, float(one.value)) for one in self._scalars]
         numeric = [{"name": name, "value": repr(value)} for name, value in numbers]
-        tolerance = next(iter(spec.tolerances.values()))
+        tolerances = [spec.tolerances[one["name"]] for one in arrays if one["role"] != "input"]
         bits = {4: "int32", 2: "int16", 1: "uint8"}[int(re.sub(r"\D", "", arrays[0]["bits"])) // 8]
         choices = ", ".join(f"{name}={value}" for name, value in measured.operators.items())
         view = "const tvm::ffi::TensorView" if self._project.idiom else "TensorView"
@@ -269,8 +269,7 @@ class _Request:
             "rows_of": rows,
             "rows": sorted({one.values[self._varying] for one in self._workloads()}),
             "proved": self._proved(),
-            "relative": tolerance.relative,
-            "absolute": tolerance.absolute,
+            "tolerances": [(one.relative, one.absolute) for one in tolerances],
             "bits": bits,
             **self._production([one["local"] for one in arrays], numeric),
         }

@@ -498,6 +498,7 @@ ONLY = {
 # Of choices that none of the hooks is for.
 WHY_NOT = {
     "decode_attention": "no hook is for its attention backends yet",
+    "gemm_invariant": "no hook is for its invariant products yet",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",

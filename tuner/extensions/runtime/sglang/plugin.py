@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tuner.extensions.runtime.pytorch.replacing import Hook, Replacing
+from tuner.extensions.runtime.pytorch.replacing import Hook, Replacing, Tuned
 from tuner.extensions.runtime.sglang.hooks import ENGINE
 
 
@@ -31,6 +31,11 @@ class Plugin(Replacing):
 
     def _is_deterministic(self) -> bool:
         return self._batch_invariant is not None and self._batch_invariant()
+
+    def _refuses(self, hook: Hook, tuned: Tuned) -> bool:
+        # What is compiled in prefill and eager in decode would give a row's token both ways.
+        both_ways = hook.fallback is None and self._is_deterministic()
+        return both_ways or super()._refuses(hook, tuned)
 
     def _place(self, hook: Hook, original: Any, call: Callable[..., Any]) -> None:
         around = self._registry.HookType.AROUND

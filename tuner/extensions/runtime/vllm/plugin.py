@@ -50,6 +50,15 @@ class Plugin(Replacing):
     def _is_deterministic(self) -> bool:
         return self._deterministic
 
+    def _register(self, name: str) -> None:
+        hooks = self.engine.hooks_of(name, self._tuned[name].choices)
+        if self._deterministic and any(isinstance(hook, Implementation) for hook in hooks):
+            # Where ours serves no shape vLLM's compiled kernel would, which counts the rows.
+            text = "%s: VLLM_BATCH_INVARIANT is set: %s stays vLLM's"
+            self.logger.warning(text, self.package, name)
+            return
+        super()._register(name)
+
     def _place(self, hook: Hook, original: Any, call: Callable[..., Any]) -> None:
         if isinstance(hook, Implementation):
             self._implement(hook, original, call)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.extensions.draft.drafting import Asked
 from tuner.extensions.draft.python.tuning_script import read_tuning_script
 
 SCRIPT = (
@@ -36,3 +37,14 @@ def test_whole_numbers_of_tune_params_are_read(
 ) -> None:
     (tmp_path / "tune_k.py").write_text(script)
     assert read_tuning_script(tmp_path / "k.cu") == found
+
+
+def test_only_what_nothing_in_the_source_declares_becomes_a_macro(tmp_path: Path) -> None:
+    script = SCRIPT.replace("[0, 1]", "[True, False]").replace('"how"] = ["a", "b"]', '"n"] = [7]')
+    (tmp_path / "tune_k.py").write_text(script)
+    source = tmp_path / "k.cu"
+    source.write_text(
+        "template <int block_size_x> __global__ void k(float* x, int n) {\n"
+        "  if (use_padding) x[block_size_x * n] = 0; }\n"
+    )
+    assert Asked().with_script(source).defined == ("use_padding=1",)
