@@ -28,7 +28,7 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 47_685,
-    "runtime": 2_500,
+    "runtime": 2_505,
     "export": 4_150,
     "engines": 4_385,
     "draft": 17_060,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_725,
+    "tests": 85_745,
     "docs": 4_960,
 }
 

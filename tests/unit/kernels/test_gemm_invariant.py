@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -21,7 +21,10 @@ from shipped_kernels import (
     compile_edited,
 )
 
+from tuner.app.check import target_info
 from tuner.compiler.base import Compiler
+from tuner.compiler.pool import NvrtcPool
+from tuner.device.base import CompileTarget
 from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
@@ -154,3 +157,20 @@ def test_the_bits_of_a_row_depend_on_the_parts_of_k_alone(
             classes[name.partition("'parts': ")[2][:1]].add(outcome.correctness.bits)
     assert {key: len(bits) for key, bits in classes.items()} == dict.fromkeys(["", *"124"], 1)
     assert len(set.union(*classes.values())) >= 3, "each number of parts has bits of its own"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", [{"tile_n": 128, "tile_t": 8}, {"tile_n": 128, "tile_t": 256}])
+def test_two_warpgroups_have_the_registers_that_the_third_gives_away(
+    tile: Mapping[str, Value],
+) -> None:
+    """What asks for more than was given away waits for ever: 168 each become 232, 232 and 40."""
+    spec, space = KERNEL.spec, KERNEL.definition.space
+    target = CompileTarget(spec, {}, target_info("sm_90a"))
+    workload = Workload.of({"T": 2048, "N": 4096, "K": 4096})
+    uneven = {"groups": 2, "resident": 1, "parts": 1, "sum_by": "block", "stages": 3, "tile_k": 64}
+    names = {**target.names(workload), **space.default, **uneven, **tile}
+    source = Template.load(spec.template, spec.include_dirs).render(names).source
+    with NvrtcPool(workers=1) as pool:
+        result = pool.submit(target.request(source, spec.candidate_launches(names))).result()
+    assert [used.registers for used in result.resources.values()] == [168], result.error

@@ -286,13 +286,13 @@ def facts(data: ReportData) -> Iterator[tuple[str, str]]:
     """Say by name what was left out of the verification, and how far it went; what there is."""
     declared = data.declared or Declared()
     if (known := roundings(data)) is not None:
-        off = f"off by up to {known[0]:.2g} roundings, the baseline by {known[1]:.2g}"
-        yield "accuracy of the winners", off
+        off = f"winners are off by up to {known[0]:.2g} roundings, the baseline by {known[1]:.2g}"
+        yield "accuracy", off
     if less := "; ".join(f"{name}: {limit}" for name, limit in declared.extremes.items()):
-        yield "extremes left out", less
+        yield "extremes", f"left out: {less}"
     if held := ", ".join(declared.constants):
         running = "nothing that may still run when the kernel begins may write them"
-        yield "constant inputs", f"{held}: {running}"
+        yield "constants", f"{held}: {running}"
     if asking := ", ".join(declared.asking):
         said = "what passes on one of the two says nothing of the other's code"
         yield ON_THE_CPU, f"{asking}: {said}"

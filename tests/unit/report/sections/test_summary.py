@@ -316,8 +316,8 @@ FINALS = (
         ),
         (
             {"declared": Declared(extremes={"x": "up to 10000 (squares are summed)"})},
-            "Extremes left out",
-            "x: up to 10000 (squares are summed)",
+            "Extremes",
+            "left out: x: up to 10000 (squares are summed)",
         ),
         (
             {"declared": Declared(asking=("k.cu",))},

@@ -508,9 +508,11 @@ def of_one_problem(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Tab
         if sizes[:place] == axes[:place] and sizes[place + 1 :] == axes[place + 1 :]
     )
     of_problem = replace(table, points=points)
-    sizes = ((*axes[:place], 1 << power, *axes[place + 1 :]) for power in range(MOST_POWER + 1))
+    # Not every size is tried: powers of two, halfway between them, and beside the points.
+    tried = {n << power for n in (1, 3) for power in range(MOST_POWER)} | {1 << MOST_POWER}
+    tried |= {sizes[place] + more for sizes, _ in points for more in (-1, 0, 1)} - {0}
     whole = all(number for _, number in points) and all(
-        serving(of_problem, one, numbers) for one in sizes
+        serving(of_problem, (*axes[:place], rows, *axes[place + 1 :]), numbers) for rows in tried
     )
     return of_problem if whole else replace(table, points=())
 
