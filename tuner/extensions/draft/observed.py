@@ -16,6 +16,7 @@ from tuner.device.verify.reference_process import ReferenceProcess
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.inference import DraftArgument
 from tuner.model.errors import TunerError
+from tuner.process.files import atomic_write
 from tuner.space.blanks import BLANK, blanks
 from tuner.space.load import load_definition
 
@@ -104,7 +105,7 @@ def _run(
 ) -> tuple[Proof, ...]:
     files = {key: folder / name for key, name in _NAMES.items()}
     for key, content in (("source", source), ("reference", _REFERENCE), ("template", "")):
-        files[key].write_text(content, "utf-8")
+        atomic_write(files[key], content)
     text = _PATHS.sub(lambda m: f"{m[1]}: {files[m[1]]}", space)
     listed = (", ".join(f"{axis}: {size}" for axis, size in sizes.items()) for sizes in every)
     pairs = [f"{{{one}}}" for one in dict.fromkeys(listed)]
@@ -114,7 +115,7 @@ def _run(
     if blanks(filled):
         return ()
     path = folder / "draft.yaml"
-    path.write_text(filled, "utf-8")
+    atomic_write(path, filled)
     spec = load_definition(path).spec
     small = [w for w in spec.tuned if spec.footprint_bytes(w) <= _MOST_BYTES]
     spec = replace(spec, tuned=tuple(small))
