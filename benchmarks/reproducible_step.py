@@ -19,7 +19,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from typing import Any
 import numpy as np
 from environment import versions, write_result
 from sglang_engine import MODELS, Engine, NoPlugin
-from sglang_processes import time_batch
+from sglang_processes import decode_steps, run_apart
 from sglang_step import PACKAGES, gpu_state, numbers
 
 USUAL, DETERMINISTIC, OURS = "usual", "deterministic", "deterministic, ours"
@@ -146,46 +145,15 @@ def decoded(engine: Engine, others: int, place: str, asked: argparse.Namespace) 
 
 def time_steps(asked: argparse.Namespace) -> dict[str, Any]:
     """Start the engine in this process; return microseconds of a step, by batch size."""
-    import sglang
-
-    with tempfile.TemporaryDirectory() as folder:
-        config = (MODELS / f"{asked.model}.json").read_text(encoding="utf-8")
-        Path(folder, "config.json").write_text(config, encoding="utf-8")
-        engine = sglang.Engine(
-            model_path=folder,
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            disable_prefill_cuda_graph=True,
-            mem_fraction_static=asked.memory,
-            cuda_graph_bs_decode=sorted(asked.batches),
-            max_running_requests=max(256, *asked.batches),
-            log_level="info",
-            random_seed=1,
-            **server_args_of(asked.mode),
-        )
-    steps = {str(batch): time_batch(engine, batch, asked) for batch in asked.batches}
-    engine.shutdown()
-    return {"step_us": steps}
+    return {"step_us": decode_steps(asked, **server_args_of(asked.mode))["step_us"]}
 
 
 def run_process(mode: str, part: str, asked: argparse.Namespace) -> dict[str, Any]:
     """Measure a part of a mode in a process of its own; end where it gives no answer."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder, "answer.json")
-        words = [*sys.argv[1:], "--mode", mode, "--part", part, "--answer", str(answer)]
-        done = subprocess.run(
-            [sys.executable, __file__, *words],
-            env={**os.environ, **environment_of(mode, asked.plugins)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if not answer.exists():
-            raise SystemExit(f"{mode}, {part}: no answer\n{done.stdout[-4000:]}")
-        if mode == OURS and part == "steps" and not HAS_TABLE.search(done.stdout):
-            raise SystemExit(f"{mode}: SGLang has not loaded {TABLE}\n{done.stdout[-4000:]}")
-        measured: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    words, environment = ("--mode", mode, "--part", part), environment_of(mode, asked.plugins)
+    measured, printed = run_apart(words, environment, f"{mode}, {part}")
+    if mode == OURS and part == "steps" and not HAS_TABLE.search(printed):
+        raise SystemExit(f"{mode}: SGLang has not loaded {TABLE}\n{printed[-4000:]}")
     return measured
 
 

@@ -36,7 +36,7 @@ FEW_TOKENS, MORE_TOKENS = 16, 96
 SERVED = re.compile(r"(\w+): tuned kernels serve")
 
 
-def decode_steps(asked: argparse.Namespace) -> dict[str, Any]:
+def decode_steps(asked: argparse.Namespace, **server_args: Any) -> dict[str, Any]:
     """Start the engine in this process; return microseconds of a step, by batch size."""
     import sglang
 
@@ -54,6 +54,7 @@ def decode_steps(asked: argparse.Namespace) -> dict[str, Any]:
             max_running_requests=max(256, *asked.batches),
             log_level="info",
             random_seed=1,
+            **server_args,
         )
     started = time.perf_counter()
     steps = {str(batch): time_batch(engine, batch, asked) for batch in asked.batches}
@@ -79,23 +80,32 @@ def time_batch(engine: Any, batch: int, asked: argparse.Namespace) -> list[float
     return [round((more - few) / MORE_TOKENS * 1e6, 1) for few, more in few_and_more]
 
 
-def run_process(switch: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """Measure in a process of its own, with the plugin switched so; say what it served."""
+def run_apart(
+    words: Sequence[str], environment: Mapping[str, str], what: str
+) -> tuple[dict[str, Any], str]:
+    """Start this program again; return what it answers and all that it printed.
+
+    Ends with the last of that where there is no answer to `what`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
-        words = [*sys.argv[1:], "--answer", str(answer)]
         done = subprocess.run(
-            [sys.executable, __file__, *words],
-            env={**os.environ, "TUNED_SGLANG": switch},
+            [sys.executable, sys.argv[0], *sys.argv[1:], *words, "--answer", str(answer)],
+            env={**os.environ, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
         if not answer.exists():
-            raise SystemExit(f"TUNED_SGLANG={switch}: no answer\n{done.stdout[-4000:]}")
-        measured = json.loads(answer.read_text(encoding="utf-8"))
-    return {**measured, "served": sorted(set(SERVED.findall(done.stdout)))}
+            raise SystemExit(f"{what}: no answer\n{done.stdout[-4000:]}")
+        return json.loads(answer.read_text(encoding="utf-8")), done.stdout
+
+
+def run_process(switch: str) -> dict[str, Any]:
+    """Measure in a process of its own, with the plugin switched so; say what it served."""
+    measured, printed = run_apart((), {"TUNED_SGLANG": switch}, f"TUNED_SGLANG={switch}")
+    return {**measured, "served": sorted(set(SERVED.findall(printed)))}
 
 
 def summarize_steps(modes: Iterable[str], processes: Sequence[Mapping[str, Any]]) -> Any:
@@ -161,7 +171,7 @@ def main() -> None:
         for mode in list(modes)[:: 1 if number % 2 == 0 else -1]:
             if sum(one["mode"] == mode for one in processes) > number:
                 continue
-            processes.append({"mode": mode, **run_process(modes[mode], asked)})
+            processes.append({"mode": mode, **run_process(modes[mode])})
             print(json.dumps(processes[-1]), flush=True)
             environment["gpu_after"] = gpu_state()
             result = {"model": asked.model, "context": asked.context, "modes": modes}

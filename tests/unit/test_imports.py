@@ -27,12 +27,12 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_685,
+    "core": 47_690,
     "runtime": 2_505,
     "export": 4_150,
-    "engines": 4_385,
-    "draft": 17_060,
-    "agents": 8_370,
+    "engines": 4_420,
+    "draft": 17_070,
+    "agents": 8_360,
     "cpu": 4_480,
     "backends": 2_895,
     "scale": 4_435,

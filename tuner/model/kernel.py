@@ -304,9 +304,9 @@ class Invariance:
         return sizes[1] == sizes[2]
 
     def _counts(self, size: Expression) -> bool:
-        if not self.varies(size):
-            return False
         sizes = self._sizes_of(size)
+        if len({*sizes.values()}) == 1:
+            return False
         first = max(1, sizes[1])
         multiple = all(found == rows * first for rows, found in sizes.items())
         return multiple or all(found == -(-rows // first) * first for rows, found in sizes.items())

@@ -319,9 +319,13 @@ class Evaluator:
 
     def program(self, workload: Workload, config: Config) -> Program:
         """Compile a config that is known to work, for a comparison."""
-        result = self._compiled(pending := self.start(workload, config))
+        return self.program_of(self.start(workload, config))
+
+    def program_of(self, pending: Pending) -> Program:
+        """Wait for a config that is known to work; raise `KernelError` where it fails now."""
+        result = self._compiled(pending)
         if isinstance(result, Trial):
-            raise KernelError(f"{config} no longer compiles: {result.reason}")
+            raise KernelError(f"{pending.config} no longer compiles: {result.reason}")
         return self._program(pending, result)
 
     def baseline_program(self, workload: Workload) -> Program:
@@ -330,6 +334,13 @@ class Evaluator:
     def verify_baseline(self, workload: Workload) -> None:
         if self.device.info.verifies:
             self._require_right(workload, self.device.verify(self._baseline(workload)[0]))
+
+    def takes(self, workload: Workload) -> bool:
+        """Tell whether the baseline is right on a workload that nobody may have listed."""
+        with suppress(KernelError, OutOfMemory):
+            self.verify_baseline(workload)
+            return True
+        return False
 
     def is_measure(self, verdict: Correctness | None) -> bool:
         """Tell whether configs are judged by what a baseline's verdict has shown.

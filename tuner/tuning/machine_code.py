@@ -40,7 +40,6 @@ class Built:
 
 def build_pair(candidates: Candidates, result: Result) -> tuple[Built, Built]:
     """Compile the baseline and a winner for its workload; raise `KernelError` where one fails."""
-
     made = []
     for name in (candidates.plans[0].candidate, result.candidate):
         plan = candidates.plan(name)
@@ -49,9 +48,10 @@ def build_pair(candidates: Candidates, result: Result) -> tuple[Built, Built]:
         made.append(evaluator_of(plan, candidates.compiler, candidates.device))
     baseline, winner = made
     workload, config = result.workload, result.config
+    compiling = winner.start(workload, config)  # beside the baseline
     return (
         Built(baseline.baseline_request(workload).source, baseline.baseline_program(workload)),
-        Built(winner.request(workload, config).source, winner.program(workload, config)),
+        Built(winner.request(workload, config).source, winner.program_of(compiling)),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -19,7 +18,7 @@ from tuner.device.base import (
 )
 from tuner.device.sizes import choose_near
 from tuner.dispatch.evidence import find_wrong_variants
-from tuner.model.errors import InputError, KernelError, OutOfMemory
+from tuner.model.errors import InputError, KernelError
 from tuner.model.kernel import Invariance, Workload
 from tuner.model.trial import Check, Status, Trial, Variant
 from tuner.session.session import Session
@@ -217,10 +216,8 @@ class Verification:
 
         def takes(workload: Workload) -> bool:
             serve_queue_of(self.device, workload)
-            with suppress(KernelError, OutOfMemory), self.device.limiting_runs(NEAR_LIMIT_S):
-                evaluator.verify_baseline(workload)
-                return True
-            return False
+            with self.device.limiting_runs(NEAR_LIMIT_S):
+                return evaluator.takes(workload)
 
         if self._verifies:
             self.near = choose_near(self.plan.spec, takes)

@@ -242,7 +242,7 @@ def find_varying_rows(
         return []
     most = {spec.problem_of(w): w for w in sorted(workloads, key=lambda w: w.values[rows.axis])}
     few = (rows.sized(w, n) for w in most.values() for n in FEW_ROWS if n < w.values[rows.axis])
-    sizes = dict.fromkeys((*(one for one in few if _takes(evaluator, one)), *workloads))
+    sizes = dict.fromkeys((*filter(evaluator.takes, few), *workloads))
     for config in dict.fromkeys(configs[:VERIFIED_CONFIGS]):
         seen: dict[Workload, tuple[Workload, str]] = {}
         for size in sizes:
@@ -261,13 +261,6 @@ def find_varying_rows(
                 problems[config] = f"{Status.NOT_INVARIANT} with {config} on {size}: {reason}"
     _require_none(plan, [problems[default]] if default in problems else ())
     return [*problems.values()]
-
-
-def _takes(evaluator: Evaluator, workload: Workload) -> bool:
-    with suppress(KernelError, OutOfMemory):
-        evaluator.verify_baseline(workload)
-        return True
-    return False
 
 
 def _require_none(plan: Plan, problems: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ class Draft:
 
     `default` is the config that gives the source as it is, `widest` the one in which a thread does
     most at once; `launched` is how the template's launch names the kernel, None where a person has
-    to say.
+    to say. `write_space` writes the search space with what a run has shown of it.
     """
 
     kernel: str
@@ -80,7 +80,11 @@ class Draft:
     reference_path: Path
     reference: str
     widest: Mapping[str, Value]
+    write_space: Callable[[Observed], str] = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
+
+    def with_observed(self, observed: Observed) -> Draft:
+        return replace(self, space_yaml=self.write_space(observed))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -131,7 +135,6 @@ def draft(
     problem: Path | None = None,
     loops: bool = True,
     script: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
-    observed: Observed | None = None,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
@@ -162,9 +165,6 @@ def draft(
     else:
         inference = inference_for(stated, launch, axes)
     handed = with_maps(launch, axes, inference.arguments, maps)
-    arguments = handed.arguments if observed is None else map(observed.see, handed.arguments)
-    inference = replace(inference, arguments=tuple(arguments))
-    origin = launch.origin if observed is None else observed.see_launch(launch.origin)
     stem, root = stem or source.path.stem, folder or Path()
     space_path = root / "search_spaces" / f"{stem}.yaml"
     paths = {
@@ -176,12 +176,19 @@ def draft(
     files = {
         key: Path(os.path.relpath(path.resolve(), start)).as_posix() for key, path in paths.items()
     }
+
+    def write_space(observed: Observed | None = None) -> str:
+        seen = handed.arguments if observed is None else map(observed.see, handed.arguments)
+        origin = launch.origin if observed is None else observed.see_launch(launch.origin)
+        of_seen = replace(inference, arguments=tuple(seen))
+        return space_yaml(launch, proposals, tuned, of_seen, files, options, handed, origin)
+
     return Draft(
         kernel=launch.kernel.name,
         default={choice.name: choice.default for choice in proposals.choices},
         launched=tuned.kernel,
         space_path=space_path,
-        space_yaml=space_yaml(launch, proposals, tuned, inference, files, options, handed, origin),
+        space_yaml=write_space(),
         template_path=paths["template"],
         template=_template(source, proposals),
         reference_path=paths["reference"],
@@ -190,6 +197,7 @@ def draft(
             choice.name: choice.values[-1] if choice.is_work else choice.default
             for choice in proposals.choices
         },
+        write_space=write_space,
         notes=() if stated is None else stated.notes,
     )
 
@@ -489,12 +497,12 @@ def _compiling(
         script=asked.script,
     )
     drafted = again()
-    loops = _compiles(drafted, compiler, options)
-    drafted = drafted if loops else again(loops=False)
+    if not _compiles(drafted, compiler, options):
+        drafted = again(loops=False)
     if asked.problem is not None:
         return drafted
     observed = observe(drafted.space_yaml, source.own_text) if asked.run else Observed()
-    return again(loops=loops, observed=observed)
+    return drafted.with_observed(observed)
 
 
 def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from tuner.app.api import tune
 from tuner.app.session_plan import is_renewable
@@ -35,6 +35,10 @@ from tuner.tuning.search import JOURNAL
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 KERNELS = Path("kernels/sglang")
 _HIDDEN, _ROUTES = "hidden_size", "num_experts_per_tok"
+
+
+# What a session holds.
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +119,51 @@ def make(
     Raises `InputError` where SGLang's kernels are not in this checkout, and `DeviceError` without
     a GPU.
     """
+    made, failed = Configs({}), dict[str, str]()
+
+    def read(session: Path) -> Configs:
+        return configs_of([session], engine, triton, python=python)
+
+    tuned = tune_each(jobs, folder, "tokens", settings, read, failed, say=say, progress=progress)
+    for _, found in tuned:
+        write_files(to, found.files, replace=True)
+        made = made.joined(found)
+    return MadeConfigs(made, failed)
+
+
+def tune_each(
+    jobs: Sequence[TuningJob],
+    folder: Path,
+    counted: str,
+    settings: GivenSettings,
+    read: Callable[[Path], Found],
+    failed: dict[str, str],
+    *,
+    say: Callable[[str], None],
+    progress: Callable[[TuningJob, Progress], None] | None = None,
+) -> Iterator[tuple[TuningJob, Found]]:
+    """Tune what is left of the jobs, in sessions of `folder`; yield what `read` finds in each.
+
+    Why a job has nothing is noted in `failed`. `counted` is what a workload is a number of. Raises
+    `InputError` before the first where a kernel is not in this checkout, and `DeviceError`
+    without a GPU.
+    """
     for job in jobs:
         kernel_of(job)
-    made, failed = Configs({}), {}
     for number, job in enumerate(jobs, start=1):
-        say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of tokens")
+        say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of {counted}")
+        session = folder / job.name
         try:
-            for told in tune_job(job, folder / job.name, progress, settings):
+            for told in tune_job(job, session, progress, settings):
                 say(f"{job.name}: {told}")
-            found = configs_of([folder / job.name], engine, triton, python=python)
+            found = read(session)
         except TunerError as error:
-            if isinstance(error, DeviceError) and not (folder / job.name / DATABASE).exists():
+            if isinstance(error, DeviceError) and not (session / DATABASE).exists():
                 raise  # no device was opened: there is none for the others either
             say(f"{job.name}: {error}")
             failed[job.name] = str(error)
             continue
-        write_files(to, found.files, replace=True)
-        made = made.joined(found)
-    return MadeConfigs(made, failed)
+        yield job, found
 
 
 def sessions_of(folder: Path, gpu: str, triton: str, *, keep_bits: bool) -> Path:

@@ -20,8 +20,8 @@ from tuner.extensions.engines.configs.products import (
     table_files,
     too_large_on,
 )
-from tuner.extensions.engines.fleet import TuningJob, kernel_of, tune_job
-from tuner.model.errors import DeviceError, TunerError
+from tuner.extensions.engines.fleet import TuningJob, tune_each
+from tuner.model.errors import TunerError
 from tuner.model.hardware import limits_for
 from tuner.model.progress import Progress
 from tuner.model.settings import GivenSettings
@@ -114,8 +114,6 @@ def make(
     session there is gone on with; a job that fails leaves the others to be made. Raises
     `InputError` where the kernel is not in this checkout, `DeviceError` without a GPU.
     """
-    for job in jobs:
-        kernel_of(job)
     failed: dict[str, str] = {}
     tables: dict[str, ProductTable] = {}
     own = {job.name for job in jobs}
@@ -123,19 +121,13 @@ def make(
         if path.name not in own and (path / DATABASE).exists():
             with suppress(TunerError):  # it is not complete, and nobody asks for it
                 tables[path.name] = product_table([path], engine, triton)
-    for number, job in enumerate(jobs, start=1):
-        say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of rows")
-        path = folder / job.name
-        try:
-            for told in tune_job(job, path, progress, settings):
-                say(f"{job.name}: {told}")
-            tables[job.name] = product_table([path], engine, triton)
-        except TunerError as error:
-            if isinstance(error, DeviceError) and not (path / DATABASE).exists():
-                raise  # no device was opened: there is none for the others either
-            say(f"{job.name}: {error}")
-            failed[job.name] = str(error)
-            continue
+
+    def read(session: Path) -> ProductTable:
+        return product_table([session], engine, triton)
+
+    tuned = tune_each(jobs, folder, "rows", settings, read, failed, say=say, progress=progress)
+    for job, table in tuned:
+        tables[job.name] = table
         if any(one.products for one in tables.values()):
             write_files(to, table_files(join_tables(tables.values())), replace=True)
     return MadeTable(join_tables(tables.values()) if tables else None, failed)

@@ -17,10 +17,10 @@ from typing import Literal
 
 import click
 
-from tuner.compiler.python import measured_with
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.dispatch.table import SessionDispatch, collect_times
 from tuner.extensions.engines.configs.files import CONFIG_KEYS, TITLES, Config, Engine
+from tuner.extensions.engines.configs.origins import require_one_gpu, require_triton
 from tuner.extensions.engines.configs.used import TIMEOUT_S, ask
 from tuner.extensions.export.folder import as_argument
 from tuner.extensions.export.sources import template
@@ -94,18 +94,10 @@ def product_table(
     for folder in sessions:
         found = winners_of(folder, None, space)
         _require_product(found, engine, folder)
-        if gpu not in ("", found.device.name):
-            message = f"was measured on {found.device.name}, and others on {gpu}"
-            raise SessionError(message, path=folder, remedy="export each GPU's sessions apart")
+        require_one_gpu(found, gpu, folder)
         gpu, capability = found.device.name, found.device.compute_capability
         with Session.open(folder, read_only=True) as session:
-            measured = measured_with(session.environment.get("compiler", ""), "triton")
-            if measured is not None and measured.partition("+")[0] != triton:
-                raise SessionError(
-                    f"was measured with Triton {measured}, and the table is for {triton}",
-                    path=folder,
-                    remedy=f"--triton {measured} says what it is; for {triton} tune it anew",
-                )
+            require_triton(session, triton, "table is")
             wrong = find_wrong_variants(session.trials(stage=None), session.checks())
         for product, rows in _group_by_product(found.dispatch, wrong).items():
             configs = _choose(rows, one_step=engine == "vllm")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from tuner.compiler.python import measured_with
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.extensions.engines.configs.alike import Fastest, canonical, fastest_of
 from tuner.extensions.engines.configs.files import (
@@ -29,6 +28,7 @@ from tuner.extensions.engines.configs.files import (
     write_files,
 )
 from tuner.extensions.engines.configs.files import Config as EngineConfig
+from tuner.extensions.engines.configs.origins import require_one_gpu, require_triton
 from tuner.extensions.engines.configs.products import (
     KERNEL,
     is_product,
@@ -114,18 +114,10 @@ def configs_of(
     gpu = ""
     for folder in sessions:
         found = winners_of(folder, None, space)
-        if gpu not in ("", found.device.name):
-            message = f"was measured on {found.device.name}, and others on {gpu}"
-            raise SessionError(message, path=folder, remedy="export each GPU's sessions apart")
+        require_one_gpu(found, gpu, folder)
         gpu = found.device.name
         with Session.open(folder, read_only=True) as session:
-            known = measured_with(session.environment.get("compiler", ""), "triton")
-        if known is not None and known.partition("+")[0] != triton:
-            raise SessionError(
-                f"was measured with Triton {known}, and the files are for {triton}",
-                path=folder,
-                remedy=f"--triton {known} says what it is; for {triton} tune it anew",
-            )
+            require_triton(session, triton, "files are")
         _add(found, folder, tables)
     return files_of_tables(tables, engine, gpu, triton, python)
 
