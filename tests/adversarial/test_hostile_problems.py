@@ -56,7 +56,12 @@ PROBLEMS = {
     "inputs without end": ({"drawn": "return itertools.repeat(1)"}, "over 1000 inputs"),
     "other inputs each time": (
         {"top": "C = itertools.count(1)", "drawn": "return [torch.rand(N)] * next(C)"},
-        "runs once and not again",
+        "gives other inputs when it is run again",
+    ),
+    "another run each time": (
+        {"top": "C = itertools.count(1)", "run": "x = [x][next(C) - 1]"},
+        # On a loaded machine the model is traced once, and run in float64 next.
+        r"(runs once and not again: `forward` fails|`forward` fails in float64): IndexError",
     ),
     "no results": ({"run": "return ()"}, "returns nothing"),
     "300 sizes": ({"top": "\n".join(f"C{n} = {n + 2}" for n in range(300))}, "at most 100"),
