@@ -24,8 +24,7 @@ from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Vari
 from tuner.process.tally import spent_on
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.finalists import FinalistSelection, Ranking
-from tuner.tuning.race import SECONDS, Raced, race
+from tuner.tuning.finalists import SECONDS, FinalistSelection, Raced, Ranking, race
 from tuner.tuning.run import Run
 from tuner.tuning.verification import COMPARE
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Trial
+from tuner.process.files import read_text
 from tuner.process.tally import list_seconds, starts, take_longest
 from tuner.session.events import TimeSpent
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.slow_reference import LONG_S, REFERENCE, describe_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +219,27 @@ def mean_speedup(session: Session, candidate: str) -> float | None:
     baselines = session.baselines()
     tuned = {w.key: b.measurement.median_us for w, b in baselines.items() if not w.held_out}
     return geometric_mean(us / best.get(key, us) for key, us in tuned.items())
+
+
+# What the verifier's process is asked for, as `tuner.process.tally` has it.
+REFERENCE = "tune-verifier/compute_reference"
+# Seconds from which on somebody waits for it.
+LONG_S = 3.0
+_QUICKER = {
+    r"\badd\.at\(": "np.bincount instead of np.add.at",
+    r"\b(?:maximum|minimum|logical_or)\.at\(": "a sort with .reduceat instead of .at",
+    r"\bvectorize\(": "arithmetic on whole arrays instead of np.vectorize",
+    r"\bapply_along_axis\(": "an axis= argument instead of np.apply_along_axis",
+    r"\bfromfunction\(": "arithmetic on np.arange instead of np.fromfunction",
+    r"\.accumulate\(": "a function that CuPy has, instead of .accumulate",
+}
+
+
+def describe_slow(reference: Path, workload: Workload, seconds: float) -> str:
+    """Say how long a reference took, and what would be faster than a call in its text."""
+    text = ""
+    with suppress(OSError, ValueError):  # it has run, and may have been moved since
+        text = re.sub(r"#.*", "", read_text(reference))
+    found = [quicker for slow, quicker in _QUICKER.items() if re.search(slow, text)]
+    faster = f"; {found[0]} would be faster" if found else ""
+    return f"the reference takes {seconds:.0f} s on {workload}{faster}"

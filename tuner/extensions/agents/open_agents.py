@@ -103,7 +103,7 @@ def _author(
     from tuner.extensions.agents.briefing import Briefer
     from tuner.extensions.agents.openai import OpenAIAgent
     from tuner.extensions.agents.rounds import Author
-    from tuner.extensions.agents.tools import ToolSession
+    from tuner.extensions.agents.tools.tool_session import ToolSession
     from tuner.extensions.agents.tree import policy
     from tuner.session.events import Said
 

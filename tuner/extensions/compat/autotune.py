@@ -6,10 +6,11 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from filelock import FileLock
@@ -17,7 +18,6 @@ from filelock import FileLock
 from tuner.compiler.cache import user_cache_dir
 from tuner.extensions.compat.bench import CALL
 from tuner.extensions.compat.judging import Judge
-from tuner.extensions.compat.stopwatch import GpuStopwatch, Stopwatch
 from tuner.extensions.compat.tuning import FINALISTS, LOG, ROUNDS, choose_fastest
 from tuner.model import TUNER_VERSION
 from tuner.model.config import Config, Parameter, SearchSpace
@@ -345,3 +345,62 @@ def _to_host(array: Any) -> Any:
 
 def _dtype_of(array: Any) -> str:
     return str(array.dtype).removeprefix("torch.")
+
+
+# Written before each call, so that no cache of a GPU holds its inputs.
+FLUSHED_BYTES = 256 << 20
+
+
+class Stopwatch(Protocol):
+    """Time calls one by one, with caches as cold as each other."""
+
+    def identify(self) -> Mapping[str, str]:
+        """Name the hardware and the versions that times depend on."""
+
+    def time_us(self, call: Callable[[], Any]) -> float:
+        """Run a call once; return what it took."""
+
+
+@dataclass
+class GpuStopwatch:
+    """Time calls on PyTorch's current GPU by its events."""
+
+    _flushed: Any = field(default=None, init=False)
+
+    def identify(self) -> Mapping[str, str]:
+        torch, triton = import_module("torch"), import_module("triton")
+        return {
+            "gpu": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "cuda": str(torch.version.cuda or torch.version.hip),
+        }
+
+    def time_us(self, call: Callable[[], Any]) -> float:
+        torch = import_module("torch")
+        if self._flushed is None:
+            self._flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._flushed.zero_()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return 1000.0 * float(start.elapsed_time(end))
+
+
+@dataclass
+class ScriptedStopwatch:
+    """Tell times that a test has written down, and count the calls."""
+
+    read_us: Callable[[], float]
+    hardware: Mapping[str, str] = field(default_factory=lambda: {"gpu": "none"})
+    calls: int = field(default=0, init=False)
+
+    def identify(self) -> Mapping[str, str]:
+        return self.hardware
+
+    def time_us(self, call: Callable[[], Any]) -> float:
+        self.calls += 1
+        call()
+        return self.read_us()

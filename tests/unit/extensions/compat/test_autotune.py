@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tuner
-from tuner.extensions.compat.stopwatch import ScriptedStopwatch
+from tuner.extensions.compat.autotune import ScriptedStopwatch
 from tuner.model.errors import InputError, KernelError
 
 

@@ -23,7 +23,7 @@ from tuner.extensions.study.mutation.examine import (
     save_score,
     score_of,
 )
-from tuner.extensions.study.mutation.mutants import Mutant, sample
+from tuner.extensions.study.mutation.mutants import Mutant, changes_nothing, sample
 from tuner.extensions.study.mutation.subject import (
     LARGEST_BYTES,
     LARGEST_EDGE_CASE_BYTES,
@@ -31,7 +31,6 @@ from tuner.extensions.study.mutation.subject import (
     default_path,
     read_marks,
 )
-from tuner.extensions.study.mutation.told import changes_nothing
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import DeviceError, TunerError
 from tuner.model.kernel import Workload
