@@ -108,11 +108,7 @@ class TuningResult:
                 **(
                     {}
                     if self.data.on_cpu
-                    else {
-                        "speedup": one.speedup,
-                        "low": one.interval[0],
-                        "high": one.interval[1],
-                    }
+                    else {"speedup": one.speedup, "low": one.interval[0], "high": one.interval[1]}
                 ),
                 "config": str(one.config),
             }

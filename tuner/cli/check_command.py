@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 @click.command("check")
 @click.argument("space", metavar="SPACE.yaml", type=click.Path(path_type=Path))
 @click.option(
-    "--target",
-    help="Architecture to compile for; sm_90a by default, gfx942 for a kernel in HIP.",
+    "--target", help="Architecture to compile for; sm_90a by default, gfx942 for a kernel in HIP."
 )
 @options.count(
     "--sample",

@@ -77,9 +77,7 @@ def _draw(data: ReportData) -> dict[str, Any]:
 
 
 def _draw_plots(
-    data: ReportData,
-    importance: tuple[search.CandidateImportance, ...],
-    peers: tuple[PeersOn, ...],
+    data: ReportData, importance: tuple[search.CandidateImportance, ...], peers: tuple[PeersOn, ...]
 ) -> Iterator[Plot]:
     """Draw what answers a question; nothing of times where these are a CPU's."""
     if (spent := course.time_spent(data)) is not None:

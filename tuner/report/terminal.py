@@ -174,10 +174,7 @@ def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str,
 
 
 def _choose_columns(
-    rows: Sequence[tuple[str, Result]],
-    names: Sequence[Text],
-    peers: Sequence[PeersOn],
-    width: int,
+    rows: Sequence[tuple[str, Result]], names: Sequence[Text], peers: Sequence[PeersOn], width: int
 ) -> list[_Column]:
     """Make the columns that fit, in the order in which they are read."""
     labels, results = [Text(label, style="dim") for label, _ in rows], [r for _, r in rows]

@@ -217,11 +217,7 @@ class Session:
         ]
 
     def fastest(
-        self,
-        candidate: str | None = None,
-        workload: Workload | None = None,
-        *,
-        full: bool = False,
+        self, candidate: str | None = None, workload: Workload | None = None, *, full: bool = False
     ) -> list[Trial]:
         """List the search's timed trials, the fastest first; `full`: not those stopped early."""
         return fastest(self.trials(candidate, workload), full=full)

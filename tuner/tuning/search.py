@@ -25,13 +25,7 @@ from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.device_queues import queue_of, record_assignment
 from tuner.tuning.evaluator import Pending
-from tuner.tuning.executor import (
-    AHEAD,
-    DEPTH,
-    PrecompilingSearcher,
-    depth_of,
-    executing,
-)
+from tuner.tuning.executor import AHEAD, DEPTH, PrecompilingSearcher, depth_of, executing
 from tuner.tuning.hopeless import Hopeless
 from tuner.tuning.keep_bits import CHOSEN, CLASSES, CONFIGS, choose_bits, list_class_members
 from tuner.tuning.run import Run, unsearched_workloads
@@ -126,10 +120,7 @@ def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]
 
 
 def search_all(
-    run: Run,
-    *,
-    searches_left: int = 1,
-    warm: Mapping[Workload, Sequence[Config]] | None = None,
+    run: Run, *, searches_left: int = 1, warm: Mapping[Workload, Sequence[Config]] | None = None
 ) -> None:
     """Search every tuned workload; `searches_left` counts this candidate, `warm` is tried first.
 
@@ -171,10 +162,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        run: Run,
-        workloads: Sequence[Workload],
-        warm: Mapping[Workload, Sequence[Config]],
+        self, run: Run, workloads: Sequence[Workload], warm: Mapping[Workload, Sequence[Config]]
     ) -> None:
         self._run, self._workloads, self._warm = run, workloads, warm
         self._plan, self._session, self._tracker = run.plan, run.session, run.tracker

@@ -8,12 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from tuner.extensions.agents.prompts import one_line, percent, settings
-from tuner.extensions.agents.ranges import (
-    FEWEST,
-    Observed,
-    edges,
-    time_of,
-)
+from tuner.extensions.agents.ranges import FEWEST, Observed, edges, time_of
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.expressions import Value
 from tuner.model.kernel import LaunchSpec, Workload
@@ -156,10 +151,7 @@ def rejections(seen: Sequence[Observed], template: Template) -> Iterator[Finding
 
 
 def _rejection(
-    lost: Sequence[Trial],
-    tried: Sequence[Trial],
-    near: float,
-    template: Template,
+    lost: Sequence[Trial], tried: Sequence[Trial], near: float, template: Template
 ) -> Finding:
     status, share = lost[0].status, len(lost) / len(tried)
     kinds = [_NUMBER.sub("#", _reason(trial)) for trial in lost]

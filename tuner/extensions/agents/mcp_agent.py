@@ -222,10 +222,7 @@ class McpRound:
         self._handoff, self._briefing = handoff, briefing
         self._toolbox, self._transcript, self._recap = toolbox, transcript, recap
         self._rules = prompt(
-            "served",
-            stable=briefing.stable,
-            most_expectations=MOST_EXPECTATIONS,
-            metrics=MEANINGS,
+            "served", stable=briefing.stable, most_expectations=MOST_EXPECTATIONS, metrics=MEANINGS
         )
         self._text = prompt(
             "served_round",

@@ -188,9 +188,9 @@ def _arguments(written: str) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def _other_transcript(found: str) -> AgentError:
+def _other_transcript(difference: str) -> AgentError:
     return AgentError(
-        f"the round's transcript does not fit: {found}",
+        f"the round's transcript does not fit: {difference}",
         remedy="it may be another version's; start a new session",
     )
 
@@ -256,10 +256,13 @@ class ModelRound:
         schema = plan_schema(self._briefing)
         for _ in range(MOST_REPLANS):
             try:
-                return self._read_plan(schema)
+                self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
             except ReplyError as error:
                 self._dialogue.say("user", prompt("replan", problem=str(error)))
-        return self._read_plan(schema)
+            else:
+                return self._idea
+        self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
+        return self._idea
 
     def refactor(self) -> AgentAnswer:
         if self._idea is None:
@@ -281,10 +284,6 @@ class ModelRound:
     def repair(self, problem: str) -> AgentAnswer:
         self._dialogue.say("user", prompt("repair", problem=problem))
         return read_answer(self._dialogue.reply())
-
-    def _read_plan(self, schema: Mapping[str, Any]) -> Idea:
-        self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
-        return self._idea
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,11 +206,18 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         for path in (self._folder / "outputs").iterdir():
             path.unlink()
         outcome: Outcome = self._device.run(self._program(instance, result))
+        places = {one.name: place for place, one in enumerate(self._spec_opened.arguments)}
+        calls: dict[str, list[Any]] = {}
+        for path in sorted((self._folder / "outputs").iterdir()):
+            number, name, _ = path.name.split(".")
+            given = self.arguments[places[name]]
+            values = calls.setdefault(number, list(self.arguments))
+            values[places[name]] = np.load(path).view(given.dtype).reshape(given.shape)
         return MeasuredConfig(
             outcome.status,
             outcome.reason,
             outcome.measurement,
-            self._outputs(),
+            tuple(map(tuple, calls.values())),
             compile_s,
             time.perf_counter() - began_s - compile_s,
         )
@@ -226,16 +233,6 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         source = self._device_code(instance.source)
         return self._target.program(source, CALL, (instance.launch,), result, instance.config)
 
-    def _outputs(self) -> tuple[tuple[Any, ...], ...]:
-        places = {one.name: place for place, one in enumerate(self._spec_opened.arguments)}
-        calls: dict[str, list[Any]] = {}
-        for path in sorted((self._folder / "outputs").iterdir()):
-            number, name, _ = path.name.split(".")
-            given = self.arguments[places[name]]
-            values = calls.setdefault(number, list(self.arguments))
-            values[places[name]] = np.load(path).view(given.dtype).reshape(given.shape)
-        return tuple(map(tuple, calls.values()))
-
     def _device_code(self, source: str) -> str:
         if self.settings.language is OPENCL:
             return source
@@ -250,6 +247,12 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
             for number, values in enumerate(self.arguments)
         )
         written = tuple(one.name for one in arguments if one.role == "inout")
+        # What the device decides is left out.
+        stated = (option.strip() for option in self.settings.options)
+        kept = [option for option in stated if not _DECIDED.fullmatch(option)]
+        for option in kept:
+            if wrong := option_refusal(option, self.settings.language):
+                raise InputError(f"compiler option {option}: {wrong[0]}", remedy=wrong[1])
         reference = folder / "reference.py"
         reference.write_text(TEXT.format(folder=str(folder), written=written), encoding="utf-8")
         return KernelSpec(
@@ -267,7 +270,7 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
             launch=(),
             tolerances=dict.fromkeys(written, Tolerance()),
             include_dirs=self.settings.include,
-            compile_options=usable_options(self.settings.options, self.settings.language),
+            compile_options=tuple(kept),
         )
 
     def _constants(self) -> frozenset[int]:
@@ -310,15 +313,6 @@ def _argument(name: str, values: Any, *, constant: bool) -> Argument:
         raise InputError(f"{name} is an array without elements", remedy="leave no array empty")
     shape = tuple(map(Expression.parse, values.shape or (1,)))
     return Argument(name, dtype, shape, role="input" if constant else "inout", deterministic=False)
-
-
-def usable_options(options: Sequence[str], language: Language) -> tuple[str, ...]:
-    """Leave out what the device decides; raise `InputError` for what the compiler may not have."""
-    kept = tuple(one.strip() for one in options if not _DECIDED.fullmatch(one.strip()))
-    for option in kept:
-        if wrong := option_refusal(option, language):
-            raise InputError(f"compiler option {option}: {wrong[0]}", remedy=wrong[1])
-    return kept
 
 
 def language_named(name: str | None, source: str) -> Language:

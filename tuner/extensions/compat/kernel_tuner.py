@@ -108,7 +108,9 @@ def tune_kernel(
         space, pool = list_configs(tune_params, [limit, *listed_restrictions(restrictions)])
         kept = None
         if cache is not None:
-            kept = CacheFile(cache_path(cache), _header(given, made, space))
+            # Kernel Tuner adds this end.
+            path = Path(f"{cache}" if str(cache).endswith(".json") else f"{cache}.json")
+            kept = CacheFile(path, _header(given, made, space))
             stack.callback(kept.write)
         tuning = Tuning(
             *(made.bench, space, pool, made.kernel.instance),
@@ -134,7 +136,14 @@ def tune_kernel(
         if one.time_us is None
     ]
     if rows:
-        env["best_config"] = _best(rows, objective or "time", bool(objective_higher_is_better))
+        objective = objective or "time"
+        if objective not in rows[0]:
+            raise InputError(
+                f"objective={objective!r} is no metric",
+                remedy=f"it is one of: {', '.join(rows[0])}",
+            )
+        best = max if objective_higher_is_better else min
+        env["best_config"] = best(rows, key=lambda row: row[objective])
         LOG.info("best config: %s", env["best_config"])
     return rows, env
 
@@ -265,15 +274,6 @@ def _row(tried: TriedConfig, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _best(rows: Results, objective: str, higher: bool) -> dict[str, Any]:
-    if objective not in rows[0]:
-        raise InputError(
-            f"objective={objective!r} is no metric",
-            remedy=f"it is one of: {', '.join(rows[0])}",
-        )
-    return (max if higher else min)(rows, key=lambda row: row[objective])
-
-
 def _header(given: Mapping[str, Any], made: _Opened, space: SearchSpace) -> dict[str, Any]:
     problem = [repr(given[name]) for name in ("problem_size", "compiler_options")]
     source = made.bench.source.encode()
@@ -339,8 +339,3 @@ class CacheFile:
 
     def _key(self, config: Config) -> str:
         return ",".join(map(str, config.values()))
-
-
-def cache_path(name: str | Path) -> Path:
-    """Add the end that Kernel Tuner adds."""
-    return Path(f"{name}" if str(name).endswith(".json") else f"{name}.json")

@@ -17,12 +17,7 @@ from markupsafe import Markup
 
 from tuner.app.environment import program_name
 from tuner.cli import options
-from tuner.cli.exits import (
-    interrupt_on_sigterm,
-    require_writable,
-    stdout_kept_for_result,
-    writing,
-)
+from tuner.cli.exits import interrupt_on_sigterm, require_writable, stdout_kept_for_result, writing
 from tuner.extensions.study.comparison import (
     Floats,
     SearcherComparison,

@@ -14,12 +14,7 @@ from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.data import ReportData, roofline_of
 from tuner.report.formatting import percent, ratio, significance
-from tuner.report.sections.search import (
-    SourceDiff,
-    code_diff,
-    describe_refused,
-    refused_trials,
-)
+from tuner.report.sections.search import SourceDiff, code_diff, describe_refused, refused_trials
 from tuner.report.sections.summary import Headline, Tone, failures, of_winners
 
 # Where the middle workload reaches more of the streaming rate, little is left to gain.
@@ -51,11 +46,7 @@ def cards(data: ReportData, headline: Headline) -> tuple[Card, ...]:
     judged = data.tuned or data.results
     if not judged:
         return ()
-    return (
-        _speed(data, headline),
-        _certainty(data),
-        *(() if data.on_cpu else (_distance(data),)),
-    )
+    return (_speed(data, headline), _certainty(data), *(() if data.on_cpu else (_distance(data),)))
 
 
 def _speed(data: ReportData, headline: Headline) -> Card:

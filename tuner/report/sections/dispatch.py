@@ -7,14 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import (
-    Compared,
-    OverWinner,
-    over_winner,
-    productions,
-    split,
-    winner_of,
-)
+from tuner.dispatch.evidence import Compared, OverWinner, over_winner, productions, split, winner_of
 from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import DispatchTable, Entry, HeldOut
 from tuner.model.kernel import Workload
@@ -28,14 +21,7 @@ from tuner.model.statistics import (
 from tuner.model.trial import INITIAL, RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
-from tuner.report.formatting import (
-    interval,
-    join_names,
-    microseconds,
-    percent,
-    ratio,
-    significance,
-)
+from tuner.report.formatting import interval, join_names, microseconds, percent, ratio, significance
 from tuner.report.pages import write_pairs
 from tuner.report.serial import pick
 from tuner.report.tables import Column, Field, join, list_table, soft, tag
@@ -366,8 +352,7 @@ def held_out_table(table: DispatchTable) -> Markup:
         Field("Rule", lambda one: _server(table, one.kernel, one.best)),
         Field("Speedup, 95 % interval", speedup),
         Field(
-            "Verdict",
-            lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted,
+            "Verdict", lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted
         ),
     ]
     return list_table("The rule on held-out workloads", table.held_out, fields)

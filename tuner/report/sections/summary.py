@@ -270,10 +270,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         ("Inputs of finalists and baseline", _input_kinds(data)),
         *((name[:1].upper() + name[1:], text) for name, text in facts(data)),
         ("Equal bits in two runs", determinism),
-        (
-            "Edge cases",
-            f"{listed} (not run)" if known and "edge_cases" not in kinds else listed,
-        ),
+        ("Edge cases", f"{listed} (not run)" if known and "edge_cases" not in kinds else listed),
         (
             "Tools that watched the winners",
             f"{', '.join(tools)}; very large workloads are left out" if tools else "none",

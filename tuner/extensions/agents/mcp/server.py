@@ -81,9 +81,7 @@ class Service:
         return types.ListToolsResult(
             tools=[
                 types.Tool(
-                    name=tool.name,
-                    description=tool.description,
-                    input_schema=dict(tool.parameters),
+                    name=tool.name, description=tool.description, input_schema=dict(tool.parameters)
                 )
                 for tool in tools
             ]
@@ -188,9 +186,7 @@ class Service:
         call.waiting += 1
         try:
             await self._wait(
-                context,
-                lambda: bool(wait_for([call.result], SLICE_S).done),
-                lambda: f"{name} runs",
+                context, lambda: bool(wait_for([call.result], SLICE_S).done), lambda: f"{name} runs"
             )
         except anyio.get_cancelled_exc_class():
             call.waiting -= 1
@@ -209,11 +205,7 @@ class Service:
             return _result_of_end(run)
 
     async def _until(
-        self,
-        context: Context,
-        run: ServedRun,
-        turn: int,
-        reached: Callable[[], bool] | None = None,
+        self, context: Context, run: ServedRun, turn: int, reached: Callable[[], bool] | None = None
     ) -> None:
         """Wait for the next question or the end of the rounds, and no longer than is allowed."""
         is_over = reached or (lambda: run.handoff.turn > turn or run.over or run.watch.deciding)

@@ -284,13 +284,7 @@ def _run(defaults: Defaults, request: StartArguments, handoff: Handoff, watch: R
         change=partial(_require_inside, defaults.root, sources),
     )
     done = run(
-        kernel,
-        {**stated, "agent": MCP},
-        options,
-        watch,
-        resume=resume,
-        agent=agent,
-        opened=on_open,
+        kernel, {**stated, "agent": MCP}, options, watch, resume=resume, agent=agent, opened=on_open
     )
     # To end the rounds early is the client's right.
     failure = None if isinstance(done.failure, FinishedError) else done.failure

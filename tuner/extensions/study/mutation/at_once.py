@@ -135,13 +135,18 @@ class _Attempt:
         verdicts = list(self._verdicts(subject, compiler))
         score = score_of(subject, verdicts, datetime.now(UTC).date().isoformat())
         survivors = [v.mutant for v in verdicts if v.verdict is Judgement.SURVIVED]
+        places = (
+            f"{subject.path.name}:{one.line}:{one.column}: `{one.identity.change}` in "
+            f"`{one.identity.line}`"
+            for one in survivors
+        )
         left = len(subject.reached) - score.equivalent - score.stillborn
         return score.model_copy(
             update={
                 "device": "host" if run.device.info.on_cpu else run.device.info.name,
                 "ways": min(WAYS, left) if self._over else score.killed + score.survived,
                 "seconds": round(time.monotonic() - self._began_s, 1),
-                "places": tuple(_place(subject.path.name, one) for one in survivors),
+                "places": tuple(places),
             }
         )
 
@@ -202,14 +207,12 @@ class _Attempt:
             caught += verdict.verdict is Judgement.KILLED
             counted += verdict.verdict in (Judgement.KILLED, Judgement.SURVIVED) and not same
             yield replace(verdict, verdict=Judgement.EQUIVALENT) if same else verdict
-            self._say(f"{caught} of {counted} broken versions are caught so far")
+            if time.monotonic() - self._said_s > SAY_EVERY_S:
+                self._said_s = time.monotonic()
+                note = f"{caught} of {counted} broken versions are caught so far"
+                run.tracker.announce("mutants", note=note)
             if counted == WAYS or self._over:
                 return
-
-    def _say(self, text: str) -> None:
-        if time.monotonic() - self._said_s > SAY_EVERY_S:
-            self._said_s = time.monotonic()
-            self._run.tracker.announce("mutants", note=text)
 
     def _open_sanitized(self, subject: MutationSubject) -> Bench:
         """Watch survivors with the tool that a run on the CPU has open."""
@@ -233,8 +236,3 @@ def _spread(drawn: tuple[Mutant, ...]) -> Iterator[Mutant]:
                 seen.add(index)
                 yield drawn[index]
         step //= 2
-
-
-def _place(file: str, mutant: Mutant) -> str:
-    identity, where = mutant.identity, f"{file}:{mutant.line}:{mutant.column}"
-    return f"{where}: `{identity.change}` in `{identity.line}`"

@@ -25,12 +25,7 @@ from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Device, Outcome, Program
 from tuner.device.sizes import choose_near
 from tuner.extensions.study.mutation.mutants import Mutant, changes_nothing, is_same_code, sample
-from tuner.extensions.study.mutation.subject import (
-    MutationSubject,
-    default_path,
-    entry,
-    read_marks,
-)
+from tuner.extensions.study.mutation.subject import MutationSubject, default_path, entry, read_marks
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, KernelError, SessionError, TunerError
 from tuner.model.kernel import KernelSpec, Workload
