@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -230,20 +230,17 @@ def _new_session(
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     manifest = manifest_of(plan, options.command)
     session = stack.enter_context(Session.create(folder, manifest, environment))
-    stack.push(partial(_discard_session, session, made))
+
+    def discard(kind: object, error: BaseException | None, trace: object) -> None:
+        # It was refused before anything was measured.
+        if isinstance(error, TunerError) and session.unused:
+            session.discard()
+            for place in made:
+                with suppress(OSError):  # somebody else has put something there
+                    place.rmdir()
+
+    stack.push(discard)
     return session
-
-
-def _discard_session(
-    session: Session, made: Iterable[Path], kind: object, error: BaseException | None, trace: object
-) -> None:
-    """Take back a session that was refused before anything was measured, with its folders."""
-    if not (isinstance(error, TunerError) and session.unused):
-        return
-    session.discard()
-    for folder in made:
-        with suppress(OSError):  # somebody else has put something there
-            folder.rmdir()
 
 
 def _say_how_to_resume(

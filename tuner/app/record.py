@@ -32,7 +32,6 @@ from tuner.model.trial import (
     Comparison,
     Correctness,
     Measurement,
-    PeerTrial,
     Status,
     Trial,
 )
@@ -183,7 +182,15 @@ def _workload(
             raced=raced,
         )
     around = evaluator.spec.surroundings_of(workload)
-    peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
+    peers = {}
+    for trial in session.peers(workload):
+        # The only times of a peer are those of the rounds.
+        ticks: tuple[int, ...] = ()
+        if comparison is not None and trial.name in comparison.peers:
+            column = comparison.column(trial.name)
+            ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
+        known = RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
+        peers[trial.name] = known
     return RecordedWorkload(
         baseline=baseline,
         programs=programs,
@@ -215,15 +222,6 @@ def _record_compilations(
         for key, result in zip(batch, results, strict=True):
             found[key] = RecordedCompilation.of(result.result())
     return found
-
-
-def _peer(trial: PeerTrial, comparison: Comparison | None) -> RecordedProgram:
-    """Keep what became of a peer; its times are those of the rounds, the only ones there are."""
-    if comparison is None or trial.name not in comparison.peers:
-        return RecordedProgram(status=trial.status, reason=trial.reason)
-    column = comparison.column(trial.name)
-    ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
-    return RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
 
 
 def _record_program(session: Session, trial: Trial) -> RecordedProgram:

@@ -315,13 +315,24 @@ def from_session(
     with suppress(ValueError):
         stated = float(environment.get("streaming_gbps", ""))
         rate = stated if 0 < stated < inf else None
+    results = session.results()
+    compared = [
+        event
+        for event in session.events(MachineCodeCompared)
+        if any(event.is_of(result) for result in results)
+    ]
+    default = None
+    for first in session.candidates()[:1]:
+        with suppress(TunerError):  # written by another version
+            document = parse(first.space_text, Path(first.name))
+            default = search_space(document, validate_space(document)).default
     shown = {f"operator {name}": value for name, value in config.operators.items()}
     shown |= {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", config.device),
         recorded=recorded,
-        results=tuple(sorted(session.results(), key=lambda one: places.get(one.workload, 0))),
+        results=tuple(sorted(results, key=lambda one: places.get(one.workload, 0))),
         records=tuple((record.trial, record.elapsed_s) for record in records),
         finals=tuple(session.trials(stage="finals")),
         comparisons=tuple(session.comparisons()),
@@ -330,7 +341,7 @@ def from_session(
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else rate,
         dynamic_shared_bytes=dict(_find_shared_sizes([one.trial for one in records], session)),
-        default=_default(session.candidates()),
+        default=default,
         baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
         baseline_accuracy=tuple(
             found for one in checked.values() if one for _, found in one.accuracy
@@ -367,7 +378,8 @@ def from_session(
         # Who is faster, of variants or peers, no CPU can say.
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
-        machine_code=_machine_code(session),
+        # The last comparison of each workload's winner; those of earlier winners are over.
+        machine_code=tuple({one.workload: one for one in compared}.values()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
@@ -432,15 +444,6 @@ def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float
     capability = int(known[1]), int(known[2])
     gflops = peak_gflops(capability, int(multiprocessors), peak)
     return None if gflops is None else (peak, gflops)
-
-
-def _machine_code(session: Session) -> tuple[MachineCodeCompared, ...]:
-    """List the last comparison of each workload's winner; those of earlier winners are over."""
-    results, compared = session.results(), dict[str, MachineCodeCompared]()
-    for event in session.events(MachineCodeCompared):
-        if any(event.is_of(result) for result in results):
-            compared[event.workload] = event
-    return tuple(compared.values())
 
 
 def _dispatch(session: Session) -> Dispatch | None:
@@ -514,11 +517,3 @@ def _shared_sizes(
     except TunerError:
         return None
     return [one.shared_memory for one in launches if one.shared_memory is not None]
-
-
-def _default(candidates: Sequence[CandidateRecord]) -> Config | None:
-    for first in candidates[:1]:
-        with suppress(TunerError):  # written by another version
-            document = parse(first.space_text, Path(first.name))
-            return search_space(document, validate_space(document)).default
-    return None

@@ -199,6 +199,17 @@ def _choose_columns(
         styles = {"faster": "bold green", "slower": "bold red"}
         return Text(formatting.ratio(r.speedup), styles.get(formatting.significance(r), ""))
 
+    def best_peer(r: Result) -> Text:
+        on = best.get(r.workload)
+        peer = on.best if on else None
+        if on is None or peer is None or peer.time_us is None or peer.speedup is None:
+            return Text("-")
+        text = Text(f"{peer.name} {micro(peer.time_us)}")
+        if on.served != on.winner:
+            return text  # the ratio is to what serves, which is not in the row
+        style = "" if not peer.different else "bold green" if peer.speedup > 1.0 else "bold red"
+        return text.append(" ").append(formatting.ratio(peer.speedup), style=style)
+
     def interval(r: Result) -> Text:
         return Text(formatting.interval(r.interval), style="dim")
 
@@ -216,7 +227,7 @@ def _choose_columns(
         column("95 % interval", timed(interval), needed=True),
     ]
     if best:
-        columns += [column("best peer\nus, against it", lambda r: _best_peer(best.get(r.workload)))]
+        columns += [column("best peer\nus, against it", best_peer)]
     columns += [column("roof-\nline", lambda r: _dash(roofline_of(r), formatting.percent))]
     if around:
         columns += [column("alone\nus", alone)]
@@ -323,17 +334,6 @@ def _round_json(one: RoundData) -> dict[str, object]:
 
 def _dash(value: T | None, written: Callable[[T], str | Text]) -> str | Text:
     return "-" if value is None else written(value)
-
-
-def _best_peer(peers: PeersOn | None) -> Text:
-    best = peers.best if peers else None
-    if peers is None or best is None or best.time_us is None or best.speedup is None:
-        return Text("-")
-    text = Text(f"{best.name} {formatting.microseconds(best.time_us)}")
-    if peers.served != peers.winner:
-        return text  # the ratio is to what serves, which is not in the row
-    style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
-    return text.append(" ").append(formatting.ratio(best.speedup), style=style)
 
 
 def trials_frame(data: ReportData) -> DataFrame:

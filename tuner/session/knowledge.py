@@ -104,7 +104,7 @@ def _read_search(content: object) -> PastSearch | None:
     if not isinstance(content, str) or len(content) > MOST_CHARACTERS:
         return None
     try:
-        search = adapter_of(PastSearch).validate_json(content, strict=True)
+        search: PastSearch = adapter_of(PastSearch).validate_json(content, strict=True)
     except ValueError:
         return None
     for workload in search.workloads:

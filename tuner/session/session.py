@@ -125,7 +125,11 @@ class Session:
                 return f"there is no result on {workload} to take back"
         return ""
 
-    def _append(self, record: SessionRecord) -> None:
+    def append(self, record: SessionRecord) -> None:
+        """Append a record that needs no check; of results and peers of a workload the last counts.
+
+        Trials, baselines and candidates have methods of their own.
+        """
         self._store.append(record)
         self._add(record)
 
@@ -161,7 +165,7 @@ class Session:
         if recorded is None:
             if parent is not None:
                 self._require_candidate(parent)
-            self._append(candidate)
+            self.append(candidate)
         elif recorded != candidate:
             raise SessionError(
                 f"candidate {name!r} has another template, search space or parent here",
@@ -183,7 +187,7 @@ class Session:
                 path=self.directory,
                 remedy="ask `Session.trial` before measuring: records are never rewritten",
             )
-        self._append(Record(trial, time.monotonic() - self._origin))
+        self.append(Record(trial, time.monotonic() - self._origin))
 
     def trial(
         self, candidate: str, workload: Workload, config: Config, *, stage: Stage = "search"
@@ -242,40 +246,26 @@ class Session:
                 path=self.directory,
                 remedy="ask `Session.baselines` before measuring",
             )
-        self._append(Baseline(workload, measurement, correctness, resources, occupancy))
+        self.append(Baseline(workload, measurement, correctness, resources, occupancy))
 
     def baselines(self) -> dict[Workload, Baseline]:
         return dict(self._baselines)
 
-    def record_comparison(self, comparison: Comparison) -> None:
-        self._append(comparison)
-
     def comparisons(self) -> list[Comparison]:
         return self._of(Comparison)
-
-    def record_peer(self, trial: PeerTrial) -> None:
-        """Append what became of a peer; the last record of a name and workload counts."""
-        self._append(trial)
 
     def peers(self, workload: Workload | None = None) -> list[PeerTrial]:
         last = {(trial.workload, trial.name): trial for trial in self._of(PeerTrial)}
         return [trial for trial in last.values() if workload in (None, trial.workload)]
 
-    def record_energy(self, energy: Energy) -> None:
-        """Append a window of energy; a program may have several on a workload."""
-        self._append(energy)
-
     def energies(self, workload: Workload | None = None) -> list[Energy]:
         return [energy for energy in self._of(Energy) if workload in (None, energy.workload)]
-
-    def record_check(self, check: Check) -> None:
-        self._append(check)
 
     def checks(self) -> list[Check]:
         return self._of(Check)
 
     def record_event(self, event: Event) -> None:
-        self._append(event)
+        self.append(event)
 
     def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
         """List the events of a type, `Event` for all; None selects every round."""
@@ -285,10 +275,6 @@ class Session:
     def kept_rows(self) -> Mapping[str, str]:
         """The bits of invariant rows that were chosen, by `Workload.key`; empty where none were."""
         return {key: bits for event in self.events(BitsKept) for key, bits in event.bits.items()}
-
-    def record_result(self, result: Result) -> None:
-        """Set what is reported for a workload, in place of an earlier result."""
-        self._append(result)
 
     def results(self) -> list[Result]:
         """List the results, one a workload, in the order in which workloads first had one."""
@@ -314,7 +300,7 @@ class Session:
         return evaluator if won and won <= verified else ""
 
     def withdraw_result(self, workload: Workload) -> None:
-        self._append(Withdrawal(workload))
+        self.append(Withdrawal(workload))
 
     @property
     def seconds(self) -> float:

@@ -142,7 +142,13 @@ class EnergyStage:
         if isinstance(found, Outcome):
             reason = f"{found.status}: {found.reason}"
             self.run.verification.fail("energy", workload, trial.variant, reason)
-        elif reason := _skips_work(found, trial):
+        elif (
+            found.cold and trial.time_us and found.time_us
+        ) and found.time_us < SKIPPED_SHARE * trial.time_us:
+            reason = (
+                f"a call takes {found.time_us:.3g} us when it is repeated over its own results, "
+                f"{trial.time_us:.3g} us otherwise: it skips work"
+            )
             self.run.verification.fail("energy", workload, trial.variant, reason)
         else:
             self._keep(workload, "variant", found, trial.variant)
@@ -172,7 +178,7 @@ class EnergyStage:
         variant: Variant | None = None,
     ) -> None:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self.run.session.record_energy(Energy(workload, kind, window, variant, created))
+        self.run.session.append(Energy(workload, kind, window, variant, created))
 
     def _spend(self, workload: Workload, seconds: float) -> None:
         self._left_s = max(0.0, self._left_s - seconds)
@@ -231,15 +237,3 @@ def require_time(plan: Plan) -> None:
             f"{workloads} workload{'s' if workloads > 1 else ''}",
             remedy=f"allow at least {math.ceil(least_s)}s, or choose fewer with --workload",
         )
-
-
-def _skips_work(window: EnergyWindow, trial: Trial) -> str:
-    timed_us, time_us = trial.time_us, window.time_us
-    if not window.cold or timed_us is None or time_us is None:
-        return ""
-    if time_us >= SKIPPED_SHARE * timed_us:
-        return ""
-    return (
-        f"a call takes {time_us:.3g} us when it is repeated over its own results, "
-        f"{timed_us:.3g} us otherwise: it skips work"
-    )

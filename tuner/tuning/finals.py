@@ -71,7 +71,7 @@ class FinalsPeers:
     def note(self, workload: Workload, name: str, status: Status, reason: str) -> None:
         """Keep what became of a peer, verified now or before."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._session.record_peer(PeerTrial(workload, name, status, reason, created))
+        self._session.append(PeerTrial(workload, name, status, reason, created))
 
     def compare(
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
@@ -144,7 +144,7 @@ class Finals:
         )
         self._write(result)
         # Last: a resumed run takes a result for the end of this step.
-        self._session.record_result(result)
+        self._session.append(result)
 
     def _verify_and_compare(self, workload: Workload) -> tuple[list[Trial], Comparison | None]:
         """Verify and compare those in front; where they fail, those behind them."""
@@ -272,7 +272,7 @@ class Finals:
                     raise Unmeasured(
                         f"not measured: {name} costs less between its neighbours than can be told"
                     )
-                self._session.record_comparison(comparison)
+                self._session.append(comparison)
                 return comparison
         return None
 

@@ -99,10 +99,10 @@ def fill(session: Session) -> None:
     session.record(replace(made, config=SLOW, status=Status.RESOURCE_LIMIT, reason="too many"))
     session.record(replace(made, status=Status.CORRECT, stage="finals"))
     for workload in (LARGE, SMALL):
-        session.record_comparison(
+        session.append(
             Comparison(workload, (Variant(INITIAL, FAST),), ((4.1, 2.0),) * 40)
         )
-        session.record_result(
+        session.append(
             Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None)
         )
         session.write_variant(workload, Variant(INITIAL, FAST), TUNED)
@@ -190,7 +190,7 @@ def test_checks_the_mutation_score_and_what_is_declared_are_read(finished, monke
     (finished / "mutation.json").write_text(json.dumps(score))
     check = Check("edge_cases", Workload.of({"T": 7}), FAST, True, "", "NVIDIA H200")
     with Session.open(finished) as session:
-        session.record_check(check)
+        session.append(check)
 
     data = load(finished)
 

@@ -97,7 +97,7 @@ class Conversation(Protocol):
         """Write both again, after what was wrong with the last answer."""
 
     def tell(self, text: str) -> None:
-        """Say what came of an answer so far; the next request has it too."""
+        """Say what came of an answer so far; the next request has it too, which may do."""
 
 
 class Agent(Protocol):

@@ -10,7 +10,7 @@ from tuner.analysis.base import Degree
 from tuner.analysis.roofline import peak_gflops
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
-from tuner.extensions.agents.findings import search_findings
+from tuner.extensions.agents.findings import Observed, search_findings, value_costs
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
@@ -21,7 +21,6 @@ from tuner.extensions.agents.prompts import (
     settings,
     size,
 )
-from tuner.extensions.agents.ranges import Observed, value_costs
 from tuner.model.config import Config
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
@@ -283,11 +282,14 @@ class Briefer:
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
         source = read_text(plan.spec.source)
+        # A template that is the source with parameters put in shares most of its lines.
+        lines = {line.strip() for line in source.split("\n") if len(line.strip()) > 1}
+        same = len(lines & {line.strip() for line in plan.template.text.split("\n")})
         # Measured at each start: what is said of it is to be the same in each request.
         gbps = float(session.environment.get("streaming_gbps", info.streaming_gbps))
         self._task = KernelTask(
             replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
-            source="" if _is_made_of(plan.template.text, source) else source,
+            source="" if same >= MADE_OF * len(lines) else source,
             info=replace(info, streaming_gbps=gbps),
             degree=degree,
             operators=dict(plan.config.operators),
@@ -313,7 +315,7 @@ class Briefer:
         asked = plan.space, trials, plan.template, plan.spec.launch
         searched = search_findings(*asked, comparable=comparable)
         seen = [Observed.of(*one) for one in trials.items()] if comparable else []
-        ended = self._session.events(RoundEnded)
+        ended, baselines = self._session.events(RoundEnded), self._session.baselines()
         costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
         now = Situation(
             round=number,
@@ -322,7 +324,7 @@ class Briefer:
             shown=shown,
             population=members,
             best=best_trials(self._session, shown),
-            baselines_us=self._baselines_us(),
+            baselines_us={w: baselines[w].measurement.median_us for w in self._plan.tuned},
             findings=[*found.values(), *searched],
             history=[one for one in history(self._session) if one.number < number],
             values=list(value_costs(plan.space, seen)),
@@ -344,10 +346,6 @@ class Briefer:
                 fastest[one.workload] = medians[min(medians)], min(medians)
         return fastest
 
-    def _baselines_us(self) -> dict[Workload, float]:
-        baselines = self._session.baselines()
-        return {w: baselines[w].measurement.median_us for w in self._plan.tuned}
-
     def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
         return BriefedCandidate(
             name=candidate.name,
@@ -356,9 +354,3 @@ class Briefer:
             space=candidate.space_text,
             speedup=mean_speedup(self._session, candidate.name),
         )
-
-
-def _is_made_of(template: str, source: str) -> bool:
-    """Tell whether a template is a source with parameters put in, by the lines they share."""
-    lines = {line.strip() for line in source.split("\n") if len(line.strip()) > 1}
-    return len(lines & {line.strip() for line in template.split("\n")}) >= MADE_OF * len(lines)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tuner.device.base import BITS_DIFFER, Outcome, Program
 from tuner.extensions.agents.base import AgentAnswer
-from tuner.model.config import Config, SearchSpace
+from tuner.model.config import Config
 from tuner.model.errors import (
     InputError,
     KernelError,
@@ -74,7 +74,7 @@ def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan
     """
     for what, text in (("template", answer.template), ("space", answer.space)):
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise RefusedError(f"the {what} has half of a UTF-16 character")
+            raise RefusedError(f"the {what} has half a character of UTF-16")
     folder.mkdir(parents=True, exist_ok=True)
     template_path = folder / f"template{plan.spec.language.suffix}.j2"
     space_path = folder / SPACE
@@ -94,24 +94,20 @@ def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan
             text = append_call(text, definition.spec, definition.space.parameters)
         template = Template.from_text(text, template_path)
         template.check(definition.space, definition.spec)
-        _require_searchable(definition.space, space_path)
+        if definition.space.default is None:
+            raise SpaceError("`default` is missing", path=space_path, line=1)
+        if (size := definition.space.size) > MOST_COMBINATIONS:
+            raise SpaceError(
+                f"the parameters have {size} combinations, over {MOST_COMBINATIONS}",
+                path=space_path,
+                line=definition.space.parameters[0].line,
+                remedy="leave out values: a search tries a few hundred configs, and constraints "
+                "are looked at one combination after the other",
+            )
         space = definition.space if plan.config.prune else definition.space.unpruned
         return replace(plan, spec=definition.spec, space=space, template=template, candidate=name)
     except InputError as error:
         raise RefusedError(_describe_error(error, folder)) from error
-
-
-def _require_searchable(space: SearchSpace, path: Path) -> None:
-    if space.default is None:
-        raise SpaceError("`default` is missing", path=path, line=1)
-    if space.size > MOST_COMBINATIONS:
-        raise SpaceError(
-            f"the parameters have {space.size} combinations, over {MOST_COMBINATIONS}",
-            path=path,
-            line=space.parameters[0].line,
-            remedy="leave out values: a search tries a few hundred configs, and constraints are "
-            "looked at one combination after the other",
-        )
 
 
 def require_same_scratch(plan: Plan, others: Iterable[Plan]) -> None:

@@ -227,7 +227,7 @@ class OpenAIAgent:
         return ModelRound(Dialogue(self.client, toolbox, transcript), briefing)
 
 
-class ModelRound:
+class ModelRound(Conversation):
     """One round with the model: each request goes on with the same messages."""
 
     def __init__(self, dialogue: Dialogue, briefing: Briefing) -> None:
@@ -277,9 +277,6 @@ class ModelRound:
         request = prompt("refactor", base=idea.base, reference=idea.reference, members=hidden)
         self._dialogue.say("user", request)
         return read_answer(self._dialogue.reply())
-
-    def tell(self, text: str) -> None:
-        """Leave it to the next request."""
 
     def repair(self, problem: str) -> AgentAnswer:
         self._dialogue.say("user", prompt("repair", problem=problem))

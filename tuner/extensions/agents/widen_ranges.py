@@ -167,7 +167,7 @@ class Widening:
     because: str
 
 
-class WideningConversation:
+class WideningConversation(Conversation):
     """One round: what to widen is decided from the base's findings alone."""
 
     def __init__(self, briefing: Briefing) -> None:
@@ -198,9 +198,6 @@ class WideningConversation:
         for widening in widenings:
             space = add_value(space, widening.parameter, widening.value, beside=widening.beside)
         return AgentAnswer(self._base().template, space)
-
-    def tell(self, text: str) -> None:
-        """Leave it to the next request."""
 
     def repair(self, problem: str) -> AgentAnswer:
         raise ReplyError(

@@ -128,7 +128,12 @@ def tune_arrays(
         tried = []
         for one in tuning.run(asked.searcher, budget, asked.seed, default):
             tried.append(one)
-            _require_time(tried[0])
+            if tried[0].time_us is None:
+                first = tried[0].measured
+                raise KernelError(
+                    f"the first config, {tried[0].config}, is {first.status}: {first.reason}",
+                    remedy="list values first that are right",
+                )
         say_failures(tried)
         right = sorted(filter(_time_of, tried[1:]), key=_time_of)
         finalists = [tried[0], *right[:FINALISTS]]
@@ -152,15 +157,6 @@ def tune_arrays(
 
 def _time_of(tried: TriedConfig) -> float:
     return tried.time_us or 0.0
-
-
-def _require_time(first: TriedConfig) -> None:
-    if first.time_us is None:
-        of = first.measured
-        raise KernelError(
-            f"the first config, {first.config}, is {of.status}: {of.reason}",
-            remedy="list values first that are right",
-        )
 
 
 def _only_kernel(source: str) -> str:

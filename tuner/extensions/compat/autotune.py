@@ -373,20 +373,3 @@ class GpuStopwatch:
         end.record()
         end.synchronize()
         return 1000.0 * float(start.elapsed_time(end))
-
-
-@dataclass
-class ScriptedStopwatch:
-    """Tell times that a test has written down, and count the calls."""
-
-    read_us: Callable[[], float]
-    hardware: Mapping[str, str] = field(default_factory=lambda: {"gpu": "none"})
-    calls: int = field(default=0, init=False)
-
-    def identify(self) -> Mapping[str, str]:
-        return self.hardware
-
-    def time_us(self, call: Callable[[], Any]) -> float:
-        self.calls += 1
-        call()
-        return self.read_us()

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -23,14 +22,12 @@ from tuner.extensions.study.comparison import (
     SearcherComparison,
     SearcherScore,
     SpaceResult,
+    compare,
     half,
 )
+from tuner.extensions.study.recorded_spaces import RecordedSpace, recording_name
 from tuner.report import charts
 from tuner.report.pages import draw, render_page, write_page
-
-if TYPE_CHECKING:
-    from tuner.extensions.study.comparison import SearcherComparison
-    from tuner.extensions.study.recorded_spaces import RecordedSpace
 
 PAGE = "compare.html"
 FOLDER = Path("comparisons")
@@ -98,17 +95,10 @@ def command(
     search expects, 1 the optimum from the first trial on. In the JSON object, share_50 and
     share_100 are the shares of the optimum after 50 % and 100 % of the trials.
     """
-    from tuner.extensions.study.compare_command import write_comparison
-    from tuner.extensions.study.comparison import compare
-    from tuner.extensions.study.recorded_spaces import recording_name
-
     recordings = tuple(dict.fromkeys(path.resolve() for path in recordings))
     more = f"-and-{len(recordings) - 1}-more" if len(recordings) > 1 else ""
     folder = out or FOLDER / (recording_name(recordings[0]) + more)
     require_writable(folder, "--out")
-
-    def reading(path: Path) -> None:
-        click.echo(f"reading {path.name}", err=True)
 
     def report_end(replayed: RecordedSpace, searcher: str) -> None:
         click.echo(f"{replayed.label}: {searcher}, {seeds} runs", err=True)
@@ -123,12 +113,13 @@ def command(
             workloads=workloads,
             space=space,
             jobs=jobs,
-            reading=reading,
+            reading=lambda path: click.echo(f"reading {path.name}", err=True),
             ended=report_end,
         )
         page = folder / PAGE
         with writing(page, "page", "--out"):
-            write_comparison(comparison, page, shlex.join([program_name(), *sys.argv[1:]]))
+            words = shlex.join([program_name(), *sys.argv[1:]])
+            write_page(render_comparison(comparison, words), page)
     if as_json:
         click.echo(json.dumps(json_of(comparison)))
         click.echo(str(page), err=True)
@@ -149,15 +140,12 @@ def _print_table(comparison: SearcherComparison) -> None:
     from rich.table import Table
 
     from tuner.cli.console import Console
-    from tuner.extensions.study.compare_command import rows_of
-    from tuner.extensions.study.comparison import half
 
     trials = comparison.settings.trials
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("recording", no_wrap=True)
     table.add_column("searcher", no_wrap=True)
-    titles = ("score", f"at {half(trials)}", f"at {trials}", "within 95 %", "s a run")
-    for title in titles:
+    for title in ("score", f"at {half(trials)}", f"at {trials}", "within 95 %", "s a run"):
         table.add_column(title, justify="right", no_wrap=True)
     for label, scores in rows_of(comparison):
         for position, (name, score) in enumerate(scores.items()):
@@ -240,10 +228,6 @@ def search_curves(
         ],
         colors=COLORS,
     )
-
-
-def write_comparison(comparison: SearcherComparison, path: Path, command: str = "") -> None:
-    write_page(render_comparison(comparison, command), path)
 
 
 def render_comparison(comparison: SearcherComparison, command: str = "") -> str:

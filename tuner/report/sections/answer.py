@@ -102,7 +102,7 @@ def _roofline_shares(data: ReportData) -> list[float]:
 
 def next_steps(data: ReportData) -> list[tuple[str, str]]:
     """Say what to do with a result, the most pressing first, each with its command or none."""
-    return [*_steps(data)][:STEPS]
+    return [*islice(_steps(data), STEPS)]
 
 
 def _steps(data: ReportData) -> Iterator[tuple[str, str]]:

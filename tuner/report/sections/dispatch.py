@@ -177,10 +177,6 @@ def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
     )
 
 
-def peers_names(found: Sequence[PeersOn]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(peer.name for one in found for peer in one.peers))
-
-
 def peers_chart(found: Sequence[PeersOn]) -> Markup | None:
     """Draw what serves each workload against the best peer there; None where none was timed."""
     bars = [
@@ -393,6 +389,6 @@ def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
         Field("Workload", workload),
         Field("Served by", lambda one: one.server),
         Field(Column("us", numeric=True), served),
-        *map(peer, peers_names(found)),
+        *map(peer, dict.fromkeys(peer.name for one in found for peer in one.peers)),
     ]
     return list_table("Peers per workload", found, fields)

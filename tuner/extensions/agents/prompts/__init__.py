@@ -107,7 +107,9 @@ def clip_text(text: str, most: int, rest: str) -> str:
     """Keep whole lines up to so many characters and say what was cut; `rest` says where it is."""
     if len(text) <= most:
         return text
-    lines = _lines(text)
+    lines = _LINE_ENDS.split(text)
+    if not lines[-1]:
+        lines.pop()
     ends = accumulate(len(line) + 1 for line in lines)
     kept = [line for line, end in zip(lines, ends, strict=True) if end <= most]
     cut = len(lines) - len(kept)
@@ -159,11 +161,6 @@ def size(count_bytes: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} GB"
-
-
-def _lines(text: str) -> list[str]:
-    lines = _LINE_ENDS.split(text)
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _fence(text: str) -> str:

@@ -402,7 +402,7 @@ class RoundTools:
                     return self._bench.sources.text_of(
                         given.path, given.first_line, given.last_line
                     )
-                return trying.lines_of(text, given.first_line, given.last_line)
+                return lines_of(text, given.first_line, given.last_line)
             case "search_source":
                 return bench.sources.search(given, deadline_s)
             case "read_notes":
@@ -413,7 +413,8 @@ class RoundTools:
         choice = self._drafts.choice(given, self._budget.calls, timed=timed)
         match name:
             case "render":
-                return trying.show_source(choice, given.first_line, given.last_line)
+                source = choice.draft.evaluator.render(choice.workload, choice.config).source
+                return f"{choice}:\n{lines_of(source, given.first_line, given.last_line)}"
             case "compile":
                 return trying.show_compilation(choice, bench.reporting, bench.info)
             case "verify":
