@@ -466,7 +466,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     left_out = "the roofline and the difference to the baseline are left out"
     try:
         spec = load_definition(config.space, config.operators, invariant=config.invariant).spec
-        changed = session.manifest.changed(spec, kernel_only=True)
+        changed = session.manifest.list_changes(spec, kernel_only=True)
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
     if changed:

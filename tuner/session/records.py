@@ -57,7 +57,7 @@ class Manifest:
     created: str
     headers_sha: str = ""
 
-    def changed(self, spec: KernelSpec, *, kernel_only: bool = False) -> list[str]:
+    def list_changes(self, spec: KernelSpec, *, kernel_only: bool = False) -> list[str]:
         """List what of a kernel is not as it was: the search space, the source and all else.
 
         Raises `OSError` for a file that cannot be read.

@@ -148,7 +148,9 @@ class Session:
                 del self._results[record.workload]
             case BitsKept():
                 self._others.append(record)
-                self._records = [r._replace(trial=_judged(r.trial, record)) for r in self._records]
+                self._records = [
+                    r._replace(trial=_judge_by_class(r.trial, record)) for r in self._records
+                ]
                 self._trials = {_trial_key(r.trial): r.trial for r in self._records}
             case _:
                 self._others.append(record)
@@ -394,7 +396,7 @@ def _trial_key(trial: Trial) -> tuple[str, str, str, Stage]:
     return trial.candidate, trial.workload.key, trial.config.key, trial.stage
 
 
-def _judged(trial: Trial, kept: BitsKept) -> Trial:
+def _judge_by_class(trial: Trial, kept: BitsKept) -> Trial:
     """See a trial as it counts since a class of bits was chosen; its record stays what it was."""
     bits = trial.correctness.bits if trial.correctness else ""
     if trial.status is not Status.CORRECT or bits == kept.bits.get(trial.workload.key, bits):

@@ -137,7 +137,7 @@ class TrialExecutor:
             if trial is not None:  # else another queue has failed, and will say why
                 return trial
 
-    def finished(self) -> Iterator[Trial]:
+    def take_ended(self) -> Iterator[Trial]:
         """Take what has ended when the rest is given up, and end the threads."""
         self.close()
         futures = [future for queue in self._queues.values() for _, future in queue.under_way]
@@ -212,7 +212,7 @@ def executing(
     try:
         yield executor
     except BaseException:
-        for trial in executor.finished():
+        for trial in executor.take_ended():
             keep(trial)
         raise
     finally:
@@ -277,7 +277,7 @@ class PrecompilingSearcher:
         (config,) = configs
         return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
 
-    def refused(self) -> list[Trial]:
+    def take_refused(self) -> list[Trial]:
         """Take the trials of configs that were compiled ahead and can't run; they are told."""
         taken, self._refused = self._refused, []
         return taken

@@ -325,7 +325,7 @@ class Search:
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()
-        for refused in search.searcher.refused():
+        for refused in search.searcher.take_refused():
             self._tracker.expect_more(search.workload, 1)
             self._keep(refused)
             self._learn(search, refused)

@@ -142,7 +142,7 @@ class Rounds:
         session = self._session
         self._before_s = self._progress.phases_s()
         planned = {one.answer for one in session.events(Planned, number)}
-        if not planned or not planned <= self._decided(number):
+        if not planned or not planned <= self._decided_answers(number):
             # Else an earlier run accepted all: only a search is left, and nobody is asked again.
             base = self._author.policy.choose(tree_of(session))
             conversation = self._open_conversation(number, base)
@@ -163,7 +163,7 @@ class Rounds:
                 if last(session.events(Planned, number), one.answer) is None:
                     session.record_event(Planned(number, one.idea, answer=one.answer))
             for one in asked:
-                if one.answer not in self._decided(number):
+                if one.answer not in self._decided_answers(number):
                     self._say(f"round {one.label}: on {one.idea.base}, {one.idea.change}")
                     self._write_candidate(one, attempts)
         made = session.events(CandidateMade, number)
@@ -172,7 +172,7 @@ class Rounds:
             self._try_candidates(number, left, len(made))
         return True
 
-    def _decided(self, number: int) -> set[str]:
+    def _decided_answers(self, number: int) -> set[str]:
         """Name the answers of a round that became candidates or never will."""
         session = self._session
         kinds = (CandidateMade, RoundEnded, RoundRefused)
@@ -189,7 +189,7 @@ class Rounds:
                 assert isinstance(idea, Idea)
                 asked.append(AskedAnswer(number, answer, idea, conversation))
             except ReplyError as error:
-                if answer not in self._decided(number):
+                if answer not in self._decided_answers(number):
                     problem = repair_surrogates(str(error))
                     conversation.tell(f"refused: {problem}")
                     refused = RoundRefused(number, base or INITIAL, (problem,), answer=answer)

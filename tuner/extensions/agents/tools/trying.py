@@ -396,7 +396,7 @@ def search(
                     require_arguments(DraftConfig(draft, workload, pending.config))
                 pipeline.begin(pending)
                 asked += 1
-            trials += proposer.refused()
+            trials += proposer.take_refused()
             if not len(pipeline):
                 return pool
             trial = pipeline.take()

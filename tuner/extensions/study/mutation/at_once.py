@@ -197,7 +197,7 @@ class _Attempt:
         examiner = Examiner(subject, bench, twin, lambda: self._open_sanitized(subject))
         marks: Mapping[Mutant, str] = {}
         if (path := default_path(subject.spec.path)).exists():
-            marks = read_marks(path, subject.space).matched(subject)
+            marks = read_marks(path, subject.space).match_mutants(subject)
         largest = max(map(subject.spec.footprint_bytes, run.plan.config.workloads))
         breaking = [m for m in subject.reached if not changes_nothing(m, subject.source, largest)]
         drawn = sample(breaking, DRAWN, seed=0)

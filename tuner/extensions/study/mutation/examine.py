@@ -151,7 +151,7 @@ class Bench(Compilations):
         results: dict[CompileRequest, CompileResult] = {}
         same = True
         for workload in self.workloads:
-            text = self._subject.mutated(workload, mutant)
+            text = self._subject.mutate(workload, mutant)
             if text is None:
                 continue
             request = self._subject.request(text, workload)
@@ -203,7 +203,7 @@ class Examiner:
         first = self._plain.workloads[0]
         try:
             for mutant in mutants:
-                text = self._subject.mutated(first, mutant)
+                text = self._subject.mutate(first, mutant)
                 assert text is not None
                 pending.append((mutant, self._plain.submit(text, first)))
                 if len(pending) > ahead:
@@ -245,7 +245,7 @@ class Examiner:
         # `otherwise` where the GPU's compiler refuses the original
         known: set[CompileRequest] = set()
         for workload in self._subject.workloads:
-            text = self._subject.mutated(workload, mutant)
+            text = self._subject.mutate(workload, mutant)
             if text is None or (request := self._subject.request(text, workload)) in known:
                 continue
             known.add(request)
@@ -387,7 +387,7 @@ def mutate(
         marks: Mapping[Mutant, str] = {}
         marks_path = equivalent or default_path(space)
         if equivalent is not None or marks_path.exists():
-            marks = read_marks(marks_path, subject.space).matched(subject)
+            marks = read_marks(marks_path, subject.space).match_mutants(subject)
         started_s = time.perf_counter()
         verdicts: list[MutantVerdict] = []
         complete = False

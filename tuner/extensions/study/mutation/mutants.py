@@ -66,13 +66,13 @@ class Mutant:
     def after(self) -> str:
         return self.change.text
 
-    def applied(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         """Make the mutant's source; a header that it needs comes before everything."""
-        changed, header = self.change.applied(text), self.change.header
+        changed, header = self.change.apply(text), self.change.header
         return f"#include <{header}>\n#line 1\n{changed}" if header else changed
 
     def diff(self, text: str, name: str) -> str:
-        before, after = text.splitlines(), self.change.applied(text).splitlines()
+        before, after = text.splitlines(), self.change.apply(text).splitlines()
         lines = unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="", n=1)
         return "\n".join(lines)
 
@@ -92,7 +92,7 @@ def all_mutants(source: SourceFile, *, rendered: bool = False) -> tuple[Mutant, 
     counted: Counter[tuple[str, str, str]] = Counter()
     mutants = []
     for change in changes:
-        changed = normalize_source(change.applied(source.text))
+        changed = normalize_source(change.apply(source.text))
         if changed in seen:
             continue
         seen.add(changed)
