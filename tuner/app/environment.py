@@ -8,6 +8,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from tuner.model.errors import Interrupted, SessionError
 from tuner.process.files import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
     from tuner.session.session import Session

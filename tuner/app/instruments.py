@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
     from tuner.model.kernel import KernelSpec

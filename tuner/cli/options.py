@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,8 +32,6 @@ from tuner.model.settings import (
 from tuner.model.settings import FILE as SOME_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tuner.model.cluster import TlsFiles
 
 Command = TypeVar("Command", bound="Callable[..., object]")

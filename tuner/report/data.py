@@ -42,6 +42,7 @@ from tuner.session.events import (
     Event,
     HomesChosen,
     MachineCodeCompared,
+    Profiled,
     ReferenceTimed,
     SearchEnded,
     SpacePruned,
@@ -58,7 +59,6 @@ from tuner.tuning.run import undecided_of
 if TYPE_CHECKING:
     from tuner.dispatch.table import CurvePoint, DispatchTable
     from tuner.report.rounds import AuthorData, RoundData
-    from tuner.session.events import Profiled
 
 # What is defined on the `host` device, or on any CPU, and for no GPU.
 _TELLS_HOST = re.compile(r"__CUDA_ON_HOST__|\bON_HOST_\w|\b__(?:x86_64|aarch64)__")

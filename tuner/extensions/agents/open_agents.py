@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,9 +15,6 @@ from tuner.model.languages import refuse_opencl
 from tuner.model.settings import FILES, LITERAL, MCP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import ExitStack
-
     from tuner.app.authors import RunRounds
     from tuner.app.plan import RunOptions
     from tuner.compiler.base import Compiler
