@@ -183,14 +183,14 @@ def _workload(
         )
     around = evaluator.spec.surroundings_of(workload)
     peers = {}
-    for trial in session.peers(workload):
+    for peer in session.peers(workload):
         # The only times of a peer are those of the rounds.
         ticks: tuple[int, ...] = ()
-        if comparison is not None and trial.name in comparison.peers:
-            column = comparison.column(trial.name)
+        if comparison is not None and peer.name in comparison.peers:
+            column = comparison.column(peer.name)
             ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
-        known = RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
-        peers[trial.name] = known
+        kept = RecordedProgram(status=peer.status, reason=peer.reason, ticks=ticks)
+        peers[peer.name] = kept
     return RecordedWorkload(
         baseline=baseline,
         programs=programs,

@@ -70,9 +70,9 @@ def write_table(
     head_cells = []
     for head in heads:
         text = breakable(head.head) if "_" in head.head else escape(head.head)
-        text = f'<button type="button">{text}</button>' if sorts and head.head else text
+        inside = f'<button type="button">{text}</button>' if sorts and head.head else text
         numeric = _class_of("n" if head.numeric else "")
-        head_cells.append(f'<th scope="col"{numeric}>{text}</th>')
+        head_cells.append(f'<th scope="col"{numeric}>{inside}</th>')
     lines = [
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">',
         f"<table{_class_of('listed', css, 'sorts' if sorts else '')}>",

@@ -98,6 +98,7 @@ class Conversation(Protocol):
 
     def tell(self, text: str) -> None:
         """Say what came of an answer so far; the next request has it too, which may do."""
+        return None  # noqa: RET501 - else it would be abstract
 
 
 class Agent(Protocol):

@@ -10,22 +10,31 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tuner.app.instruments import profiling_for
+from tuner.app.plan import RunOptions
+from tuner.compiler.base import Compiler
+from tuner.device.base import Device
+from tuner.extensions.agents.base import Agent, Briefing
+from tuner.extensions.agents.briefing import Briefer
+from tuner.extensions.agents.budget import TokenBudget, read_prices
+from tuner.extensions.agents.files import FilesAgent
+from tuner.extensions.agents.openai import OpenAIAgent, Unreachable
+from tuner.extensions.agents.rounds import Author, Rounds
+from tuner.extensions.agents.tools.tool_session import ToolSession
+from tuner.extensions.agents.tree import policy
+from tuner.extensions.agents.widen_ranges import WideningAgent
 from tuner.model.errors import AgentError, DeviceError, InputError
 from tuner.model.languages import refuse_opencl
+from tuner.model.run_config import RunConfig
 from tuner.model.settings import FILES, LITERAL, MCP
+from tuner.session.events import Said
+from tuner.session.rounds import over
+from tuner.session.session import Session
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Candidates
+from tuner.tuning.profiling import Profiling
 
 if TYPE_CHECKING:
     from tuner.app.authors import RunRounds
-    from tuner.app.plan import RunOptions
-    from tuner.compiler.base import Compiler
-    from tuner.device.base import Device
-    from tuner.extensions.agents.base import Agent, Briefing
-    from tuner.extensions.agents.rounds import Author
-    from tuner.model.run_config import RunConfig
-    from tuner.session.session import Session
-    from tuner.space.plan import Plan
-    from tuner.tuning.evaluator import Candidates
-    from tuner.tuning.profiling import Profiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,6 @@ class AgentAuthoring:
 
     def early_warning(self, session: Session, rounds: int) -> str:
         """Where a round is left, ask whether the agent can be had; say why not, "" if so."""
-        from tuner.extensions.agents.openai import OpenAIAgent, Unreachable
-        from tuner.session.rounds import over
-
         if not isinstance(self.agent, OpenAIAgent | Unreachable):
             return ""
         if all(over(session, number) for number in range(1, rounds + 1)):
@@ -58,8 +64,6 @@ class AgentAuthoring:
 
 def rounds_by(author: Callable[[Session, Candidates], Author]) -> RunRounds:
     """Give what runs or resumes a session's rounds with who writes in it."""
-    from tuner.extensions.agents.rounds import Rounds
-
     return lambda run: Rounds(run, author(run.session, run.candidates)).run()
 
 
@@ -99,27 +103,13 @@ def _author(
     session: Session,
     candidates: Candidates,
 ) -> Author:
-    from tuner.extensions.agents.briefing import Briefer
-    from tuner.extensions.agents.openai import OpenAIAgent
-    from tuner.extensions.agents.rounds import Author
-    from tuner.extensions.agents.tools.tool_session import ToolSession
-    from tuner.extensions.agents.tree import policy
-    from tuner.session.events import Said
-
     if isinstance(agent, OpenAIAgent):
         # What earlier runs of the session spent.
         agent.budget.remember(event.entry for event in session.events(Said))
     verifies = "verify" in device.capabilities
     sources = (*plan.spec.include_dirs, *plan.config.sources)
-    tools = ToolSession(
-        plan,
-        session,
-        candidates,
-        profiling,
-        sources,
-        info=device.info,
-        reporting=profiling.evaluator_of,
-    )
+    of_session = plan, session, candidates, profiling, sources
+    tools = ToolSession(*of_session, info=device.info, reporting=profiling.evaluator_of)
 
     def brief(number: int, base: str | None, phases_s: Mapping[str, float]) -> Briefing:
         # Only now: the profile that comes before the first round says how deep it went.
@@ -145,8 +135,6 @@ def agent_of(config: RunConfig, options: RunOptions) -> Agent:
             remedy="go on with `tune mcp`: its tool `start` takes the folder as `resume`",
         )
     if config.agent == FILES:
-        from tuner.extensions.agents.files import FilesAgent
-
         assert config.exchange is not None
         try:
             config.exchange.mkdir(parents=True, exist_ok=True)
@@ -158,12 +146,7 @@ def agent_of(config: RunConfig, options: RunOptions) -> Agent:
             ) from error
         return FilesAgent(config.exchange, wait_s=options.answer_within_s, say=options.say)
     if config.agent == LITERAL:
-        from tuner.extensions.agents.widen_ranges import WideningAgent
-
         return WideningAgent()
-    from tuner.extensions.agents.budget import TokenBudget, read_prices
-    from tuner.extensions.agents.openai import OpenAIAgent, Unreachable
-
     price, currency = None, "USD"
     if config.prices is not None:
         prices = read_prices(config.prices)
