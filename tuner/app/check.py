@@ -93,15 +93,12 @@ class UnavailableDevice(Device):
         incumbent_us: float | None = None,
         full_verification: bool = False,
     ) -> Outcome:
-        """Say that nothing was run."""
         return Outcome(Status.NOT_RECORDED, "compiled within the limits; not run")
 
     def verify(self, program: Program) -> Outcome:
-        """Say that nothing was run."""
         return self.run(program)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        """Refuse: there is nothing to time."""
         raise DeviceError("nothing can be timed without a device")
 
     def close(self) -> None:

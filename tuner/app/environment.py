@@ -139,5 +139,4 @@ def program_name() -> str:
 
 
 def resume_line(interrupted: Interrupted) -> str:
-    """Say how to go on with an interrupted run."""
     return f"interrupted; resume with: {program_name()} {shlex.join(interrupted.command)}"

@@ -208,7 +208,6 @@ def tls_files(
 
 
 def say(text: str) -> None:
-    """Tell the user what is no result."""
     click.echo(text, err=True)
 
 
@@ -219,7 +218,6 @@ def asker(trusted: bool) -> Callable[[str], bool]:
 
 
 def on_terminal() -> bool:
-    """Whether somebody is there to answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -273,7 +273,6 @@ def counts(workload: WorkloadProgress) -> str:
 
 
 def speedup(workload: WorkloadProgress) -> str:
-    """Write the speedup by the search's own times, or nothing."""
     return "" if workload.speedup is None else f"{workload.speedup:.2f}x"
 
 

@@ -77,7 +77,6 @@ class Compared:
 
     @property
     def slower(self) -> bool:
-        """Whether it is slower than the baseline."""
         return self.interval[1] < 1.0 - RESOLUTION
 
     @property

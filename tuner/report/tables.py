@@ -90,12 +90,10 @@ def tag(text: str, *, bad: bool = False) -> Markup:
 
 
 def soft(text: str) -> Markup:
-    """Write what matters less."""
     return Markup('<span class="soft">{}</span>').format(text)
 
 
 def join(*parts: str) -> Markup:
-    """Join what there is with spaces."""
     return Markup(" ").join(part for part in parts if part)
 
 

@@ -333,7 +333,6 @@ class Session:
 
     @property
     def language(self) -> Language:
-        """The language of the kernel."""
         return language_of(self.manifest.config.template)
 
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:

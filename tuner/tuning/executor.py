@@ -93,7 +93,6 @@ class TrialExecutor:
         return sum(len(queue.under_way) for queue in self._queues.values())
 
     def under_way(self, queue: int) -> int:
-        """Count the trials of one queue that were begun and not taken."""
         return len(self._queues[queue].under_way) if queue in self._queues else 0
 
     def begin(self, one: Pending | Trial) -> None:

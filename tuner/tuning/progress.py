@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from itertools import islice
 
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
@@ -142,7 +142,12 @@ class ProgressTracker:
         if took_s < LONG_S or workload is None or workload in self._slow:
             return ""
         self._slow.add(workload)
-        return describe_slow(self._plan.spec.reference, workload, took_s)
+        text = ""
+        with suppress(OSError, ValueError):  # it has run, and may have been moved since
+            text = re.sub(r"#.*", "", read_text(self._plan.spec.reference))
+        quicker = (instead for slow, instead in _QUICKER.items() if re.search(slow, text))
+        faster = "".join(f"; {instead} would be faster" for instead in islice(quicker, 1))
+        return f"the reference takes {took_s:.0f} s on {workload}{faster}"
 
     def add_device_time(self, device_s: float, compiler_s: float) -> None:
         """Add what the queues of a search spent on the device and on waiting for the compiler."""
@@ -233,13 +238,3 @@ _QUICKER = {
     r"\bfromfunction\(": "arithmetic on np.arange instead of np.fromfunction",
     r"\.accumulate\(": "a function that CuPy has, instead of .accumulate",
 }
-
-
-def describe_slow(reference: Path, workload: Workload, seconds: float) -> str:
-    """Say how long a reference took, and what would be faster than a call in its text."""
-    text = ""
-    with suppress(OSError, ValueError):  # it has run, and may have been moved since
-        text = re.sub(r"#.*", "", read_text(reference))
-    found = [quicker for slow, quicker in _QUICKER.items() if re.search(slow, text)]
-    faster = f"; {found[0]} would be faster" if found else ""
-    return f"the reference takes {seconds:.0f} s on {workload}{faster}"

@@ -160,7 +160,6 @@ class Handoff:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Have the run stop as Ctrl-C does."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()

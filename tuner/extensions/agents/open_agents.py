@@ -46,7 +46,6 @@ class AgentAuthoring:
 
     @property
     def run_rounds(self) -> RunRounds:
-        """Run or resume a session's rounds with it."""
         return rounds_by(self.author)
 
     def early_warning(self, session: Session, rounds: int) -> str:

@@ -122,7 +122,6 @@ class Scorer:
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
         return self._plan.spec.name
 
     def score(self, template: str | AgentAnswer) -> Score:
@@ -140,7 +139,6 @@ class Scorer:
         return Score(reward_of(speedup), speedup)
 
     def close(self) -> None:
-        """End the processes and remove what was written."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -242,5 +240,4 @@ class GrpoReward:
         return rewards
 
     def close(self) -> None:
-        """End the processes."""
         self._scorer.close()

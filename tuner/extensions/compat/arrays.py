@@ -48,7 +48,6 @@ class TunedArrays:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the first config."""
         return self.default_us / self.time_us
 
 

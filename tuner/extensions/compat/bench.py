@@ -180,7 +180,6 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The places of the arguments that the kernel may write."""
         return tuple(k for k, one in enumerate(self._spec_opened.arguments) if one.role == "inout")
 
     def compile(self, instance: ConfiguredKernel) -> Future[CompileResult]:

@@ -130,7 +130,6 @@ class PeersOn:
 
     @property
     def server(self) -> str:
-        """Name the variant that serves here."""
         if isinstance(self.served, Variant):
             return "tuned" if self.served == self.winner else "tuned, in the winner's place"
         return f"production's: {self.served or 'the baseline'}"

@@ -238,7 +238,6 @@ def refused_trials(data: ReportData) -> Iterator[tuple[Trial, str]]:
 
 
 def describe_refused(trial: Trial) -> str:
-    """Say what a config took before it was refused."""
     return (
         f"{trial.candidate} took {formatting.microseconds(trial.time_us or 0.0)} us on "
         f"{trial.workload} in the search and was refused in the end"
@@ -246,7 +245,6 @@ def describe_refused(trial: Trial) -> str:
 
 
 def refused_lines(data: ReportData) -> list[str]:
-    """Say of each what it took, and why it was refused."""
     return [f"{describe_refused(trial)}: {reason}" for trial, reason in refused_trials(data)]
 
 

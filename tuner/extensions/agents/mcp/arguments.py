@@ -63,7 +63,6 @@ class StartArguments(ToolArguments):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the client gives."""
         offered = (one.name for one in settings_in(RunSettings) if one.mcp)
         return {name: value for name in offered if (value := getattr(self, name)) is not None}
 

@@ -304,7 +304,6 @@ class Lines:
         return self
 
     async def __anext__(self) -> str:
-        """Wait for the next line."""
         line = await self._lines.get()
         if line is None:
             raise StopAsyncIteration

@@ -69,7 +69,6 @@ class RunWatch:
 
     @property
     def deciding(self) -> bool:
-        """Whether the rounds are over."""
         return self._progress is not None and self._progress.phase in LAST
 
     def line(self) -> str:
@@ -128,7 +127,6 @@ class ServedRun:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self.handoff.closed
 
     @property
@@ -137,7 +135,6 @@ class ServedRun:
         return self._ending or BROKEN
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; tell whether it came."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -201,7 +198,6 @@ class SessionRunner:
             self._run.handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the run; tell whether it came."""
         return self._run is None or self._run.join(timeout_s)
 
     def _inside(self, what: str, text: str) -> str:
