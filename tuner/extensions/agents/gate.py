@@ -371,7 +371,16 @@ def _wrong(
     evaluator: Evaluator, left: list[Config], right: set[Config], workload: Workload
 ) -> Iterator[str]:
     """Verify on one workload: note what is `right`, drop what is wrong from what is `left`."""
-    for config, outcome in _verify_together(evaluator, workload, left):
+    pending = {config: evaluator.start(workload, config) for config in left}
+    ready = {config: evaluator.ready(begun) for config, begun in pending.items()}
+    programs = {config: made for config, made in ready.items() if isinstance(made, Program)}
+    outcomes = {config: made for config, made in ready.items() if isinstance(made, Outcome)}
+    if programs:
+        with suppress(OutOfMemory):  # which says nothing of the candidate
+            # On the same inputs, which may take longer to draw than all of them to run.
+            verified = evaluator.device.verify_together([*programs.values()])
+            outcomes |= zip(programs, verified, strict=True)
+    for config, outcome in outcomes.items():
         if outcome.status is Status.CORRECT:
             right.add(config)
         if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
@@ -379,23 +388,6 @@ def _wrong(
         left.remove(config)
         reason = evaluator.in_template(workload, config, outcome.reason)
         yield f"{outcome.status} with {config} on {workload}: {reason}"
-
-
-def _verify_together(
-    evaluator: Evaluator, workload: Workload, configs: Sequence[Config]
-) -> Iterator[tuple[Config, Outcome]]:
-    """Verify configs on the same inputs, which may take longer to draw than all of them to run."""
-    pending = [(config, evaluator.start(workload, config)) for config in configs]
-    made = [(config, evaluator.ready(one)) for config, one in pending]
-    runnable = [(config, one) for config, one in made if isinstance(one, Program)]
-    yield from ((config, one) for config, one in made if isinstance(one, Outcome))
-    if not runnable:
-        return
-    try:
-        found = evaluator.device.verify_together([program for _, program in runnable])
-    except OutOfMemory:
-        return  # which says nothing of the candidate
-    yield from zip([config for config, _ in runnable], found, strict=True)
 
 
 def _describe_error(error: TunerError, folder: Path) -> str:

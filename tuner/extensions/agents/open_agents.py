@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tuner.app.instruments import profiling_for
 from tuner.app.plan import RunOptions
-from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.extensions.agents.base import Agent, Briefing
 from tuner.extensions.agents.briefing import Briefer
@@ -22,8 +18,7 @@ from tuner.extensions.agents.rounds import Author, Rounds
 from tuner.extensions.agents.tools.tool_session import ToolSession
 from tuner.extensions.agents.tree import policy
 from tuner.extensions.agents.widen_ranges import WideningAgent
-from tuner.model.errors import AgentError, DeviceError, InputError
-from tuner.model.languages import refuse_opencl
+from tuner.model.errors import AgentError, InputError
 from tuner.model.run_config import RunConfig
 from tuner.model.settings import FILES, LITERAL, MCP
 from tuner.session.events import Said
@@ -39,14 +34,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AgentAuthoring:
-    """Who will write further candidates; `author` prepares it for a session."""
+    """Who will write further candidates of a plan, and what profiles them on its device."""
 
     agent: Agent
-    author: Callable[[Session, Candidates], Author]
+    plan: Plan
+    device: Device
+    profiling: Profiling
 
     @property
     def run_rounds(self) -> RunRounds:
-        return rounds_by(self.author)
+        return rounds_by(self.author_in)
+
+    def author_in(self, session: Session, candidates: Candidates) -> Author:
+        """Prepare the agent for a session."""
+        plan, profiling, info = self.plan, self.profiling, self.device.info
+        if isinstance(self.agent, OpenAIAgent):
+            # What earlier runs of the session spent.
+            self.agent.budget.remember(event.entry for event in session.events(Said))
+        sources = (*plan.spec.include_dirs, *plan.config.sources)
+        of_session = plan, session, candidates, profiling, sources
+        tools = ToolSession(*of_session, info=info, reporting=profiling.evaluator_of)
+
+        def brief(number: int, base: str | None, phases_s: Mapping[str, float]) -> Briefing:
+            # Only now: the profile that comes before the first round says how deep it went.
+            degree = profiling.degree_in(session) if plan.config.profile else None
+            briefer = Briefer(plan, session, candidates, info, degree)
+            return briefer.of(number, base, phases_s)
+
+        return Author(
+            agent=self.agent,
+            policy=policy(plan.config.policy),
+            briefing=brief,
+            toolbox=tools.open_round,
+            profiling=profiling if plan.config.profile else None,
+            verifies="verify" in self.device.capabilities,
+        )
 
     def early_warning(self, session: Session, rounds: int) -> str:
         """Where a round is left, ask whether the agent can be had; say why not, "" if so."""
@@ -64,66 +86,6 @@ class AgentAuthoring:
 def rounds_by(author: Callable[[Session, Candidates], Author]) -> RunRounds:
     """Give what runs or resumes a session's rounds with who writes in it."""
     return lambda run: Rounds(run, author(run.session, run.candidates)).run()
-
-
-def authoring_for(
-    plan: Plan,
-    options: RunOptions,
-    device: Device,
-    compiler: Compiler,
-    stack: ExitStack,
-    agent: Agent | None = None,
-) -> AgentAuthoring | None:
-    """Prepare who writes, an agent made here unless it is given; None where no round is asked for.
-
-    Raises `DeviceError` for a recording, which knows no other template than its own, and
-    `InputError` for settings of the agent that cannot be right. The stack closes what is opened.
-    """
-    config = plan.config
-    if not config.rounds:
-        return None
-    refuse_opencl(plan.spec.source, "an agent, which writes CUDA,")
-    if device.info.recorded and config.agent != LITERAL:
-        raise DeviceError(
-            f"a recording answers only for the template that it was made with, and {config.agent} "
-            "writes others",
-            remedy="use --device cuda on a machine with a GPU, or --device host to try it on a CPU",
-        )
-    agent = agent or agent_of(config, options)
-    profiling = profiling_for(plan, device, compiler, stack)
-    return AgentAuthoring(agent, partial(_author, agent, plan, device, profiling))
-
-
-def _author(
-    agent: Agent,
-    plan: Plan,
-    device: Device,
-    profiling: Profiling,
-    session: Session,
-    candidates: Candidates,
-) -> Author:
-    if isinstance(agent, OpenAIAgent):
-        # What earlier runs of the session spent.
-        agent.budget.remember(event.entry for event in session.events(Said))
-    verifies = "verify" in device.capabilities
-    sources = (*plan.spec.include_dirs, *plan.config.sources)
-    of_session = plan, session, candidates, profiling, sources
-    tools = ToolSession(*of_session, info=device.info, reporting=profiling.evaluator_of)
-
-    def brief(number: int, base: str | None, phases_s: Mapping[str, float]) -> Briefing:
-        # Only now: the profile that comes before the first round says how deep it went.
-        degree = profiling.degree_in(session) if plan.config.profile else None
-        briefer = Briefer(plan, session, candidates, device.info, degree)
-        return briefer.of(number, base, phases_s)
-
-    return Author(
-        agent=agent,
-        policy=policy(plan.config.policy),
-        briefing=brief,
-        toolbox=tools.open_round,
-        profiling=profiling if plan.config.profile else None,
-        verifies=verifies,
-    )
 
 
 def agent_of(config: RunConfig, options: RunOptions) -> Agent:
