@@ -32,7 +32,7 @@ class Bars:
 
     def __repr__(self) -> str:
         shown = self.progress
-        done = sum(one.done for one in shown.workloads)
+        done = sum(workload.done for workload in shown.workloads)
         budget = sum(one.budget for one in shown.workloads)
         return f"{shown.kernel}: {PHASES[shown.phase]}, {done:,} of {budget:,} trials"
 

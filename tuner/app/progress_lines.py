@@ -22,7 +22,7 @@ _LINES = TypeAdapter(RunProgress)
 
 def line_of(progress: Progress) -> bytes:
     """Write a snapshot as one line."""
-    speedups = [one.speedup for one in progress.workloads if one.speedup is not None]
+    speedups = [workload.speedup for workload in progress.workloads if workload.speedup is not None]
     told = RunProgress(
         kernel=progress.kernel,
         device=progress.device,

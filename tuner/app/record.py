@@ -173,7 +173,7 @@ def _workload(
         finals = RecordedFinals(
             programs=(
                 baseline,
-                *(evaluator.key(workload, one.config) for one in comparison.finalists),
+                *(evaluator.key(workload, variant.config) for variant in comparison.finalists),
                 *map(peer_key, comparison.peers),
             ),
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),

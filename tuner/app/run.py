@@ -243,7 +243,7 @@ def _measure_baselines(run: Run) -> Callable[[], None]:
     work_in_queues(run.device, edge_cases, evaluator.verify_baseline)
 
     def verify_known() -> None:
-        known = (one for one in plan.config.workloads if one not in new)
+        known = (workload for workload in plan.config.workloads if workload not in new)
         judged = (w for w in known if evaluator.is_measure(session.baselines()[w].correctness))
         work_in_queues(run.device, tuple(judged), evaluator.verify_baseline)
         run.verification.try_near()

@@ -273,7 +273,7 @@ class SessionDispatch:
         found: dict[str, Argument] = {}
         for candidate in dict.fromkeys(one.variant.candidate for one in self.table.kernels):
             arguments = self.renderer.definition(candidate).spec.arguments
-            found.update({one.name: one for one in arguments if one.added})
+            found.update({argument.name: argument for argument in arguments if argument.added})
         return tuple(found.values())
 
     def applicability(self, kernel: VariantKernel) -> Applicability:

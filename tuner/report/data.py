@@ -235,14 +235,14 @@ class ReportData:
 
     def ranking(self) -> tuple[str, ...]:
         """Order the candidates: those that serve most workloads first, then the fastest."""
-        known = {one.name: one.speedup or 0.0 for one in self.candidates}
+        known = {candidate.name: candidate.speedup or 0.0 for candidate in self.candidates}
         wins = self.wins()
         names = dict.fromkeys((*known, *self.searched))
         return tuple(sorted(names, key=lambda name: (-wins.get(name, 0), -known.get(name, 0.0))))
 
     def baseline_us(self, workload: Workload) -> float | None:
         """Find the baseline's time as the search saw it, else as the final comparison did."""
-        compared = (one.baseline_us for one in self.results if one.workload == workload)
+        compared = (result.baseline_us for result in self.results if result.workload == workload)
         return self.baselines_us.get(workload.key, next(compared, None))
 
     def shared_bytes(self, trial: Trial) -> int | None:
@@ -516,4 +516,4 @@ def _shared_sizes(
         launches = read_definition(document, operators).spec.launch
     except TunerError:
         return None
-    return [one.shared_memory for one in launches if one.shared_memory is not None]
+    return [launch.shared_memory for launch in launches if launch.shared_memory is not None]

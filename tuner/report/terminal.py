@@ -157,7 +157,7 @@ def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str,
     if most is not None and len(ordered) > most and not any(map(is_of_cpu, ordered)):
         tuned = [one for one in ordered if not one.workload.held_out] or ordered
         # Of what is too noisy to say neither a best nor a worst is known.
-        judged = [one for one in tuned if not one.noisy] or tuned
+        judged = [workload for workload in tuned if not workload.noisy] or tuned
         judged.sort(key=lambda one: -one.speedup)
         first = judged[0], judged[-1], judged[len(judged) // 2]
         # The median of few is one of the others, too.
@@ -185,7 +185,7 @@ def _choose_columns(
     def column(
         head: str, write: Callable[[Result], Text | str], *, needed: bool = False
     ) -> _Column:
-        return _Column(head, "right", [write(one) for one in results], needed)
+        return _Column(head, "right", [write(result) for result in results], needed)
 
     def alone(r: Result) -> Text:
         if r.alone_us is None or r.alone_speedup is None:
@@ -284,27 +284,27 @@ def json_of(data: ReportData) -> dict[str, object]:
         "surroundings": dict(data.surroundings),
         "workloads": [
             {
-                **pick(one, "workload held_out=workload.held_out baseline_us tuned_us"),
+                **pick(result, "workload held_out=workload.held_out baseline_us tuned_us"),
                 **pick(
-                    None if data.on_cpu else one,
+                    None if data.on_cpu else result,
                     "speedup interval",
-                    verdict=None if data.on_cpu else formatting.significance(one),
+                    verdict=None if data.on_cpu else formatting.significance(result),
                 ),
-                "surroundings": one.surroundings or None,
-                **pick(one, "alone_us alone_baseline_us"),
-                **pick(None if data.on_cpu else one, "alone_speedup"),
-                "serves": server_of(data.dispatch, one),
-                "roofline": plain(roofline_of(one)),
-                **pick(one, "candidate config registers=resources.registers"),
-                "occupancy": None if one.occupancy is None else one.occupancy.share,
-                **({"peers": peers[one.workload]} if one.workload in peers else {}),
-                **({"gpu": name} if (name := device_of(data, one)) else {}),
+                "surroundings": result.surroundings or None,
+                **pick(result, "alone_us alone_baseline_us"),
+                **pick(None if data.on_cpu else result, "alone_speedup"),
+                "serves": server_of(data.dispatch, result),
+                "roofline": plain(roofline_of(result)),
+                **pick(result, "candidate config registers=resources.registers"),
+                "occupancy": None if result.occupancy is None else result.occupancy.share,
+                **({"peers": peers[result.workload]} if result.workload in peers else {}),
+                **({"gpu": name} if (name := device_of(data, result)) else {}),
             }
-            for one in data.results
+            for result in data.results
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
         **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
-        "rounds": [_round_json(one) for one in data.rounds],
+        "rounds": [_round_json(record) for record in data.rounds],
         **energy,
         **{name: value for name, value in optional.items() if value},
     }

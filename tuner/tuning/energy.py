@@ -32,7 +32,7 @@ def next_config(timed: Sequence[Trial], account: Account, objective: Objective) 
     `timed` is ordered by time. The first half are the fastest; the others are, of those that can
     still win, the most unlike those measured, for the fastest few are often all but the same.
     """
-    measured = [one.variant for one in account.variants if one.variant is not None]
+    measured = [variant.variant for variant in account.variants if variant.variant is not None]
     new = (trial for trial in timed if trial.variant not in measured)
     left = [trial for trial in new if can_win(trial, account, objective)]
     if not left or len(measured) >= MOST_CONFIGS:
@@ -47,11 +47,11 @@ def can_win(trial: Trial, account: Account, objective: Objective) -> bool:
     """Tell whether a config could cost less than the best so far, if it drew the least power."""
     if not account.variants or trial.time_us is None:
         return True
-    least_w = min(one.net_w for one in account.programs) * (1.0 - POWER_MARGIN)
+    least_w = min(program.net_w for program in account.programs) * (1.0 - POWER_MARGIN)
     least = least_w * trial.time_us * 1e-3
     if objective == "edp":
         least *= trial.time_us
-    return least < min(one.cost(objective) for one in account.variants)
+    return least < min(variant.cost(objective) for variant in account.variants)
 
 
 def unlike(a: Variant, b: Variant) -> int:
@@ -189,7 +189,7 @@ class EnergyStage:
         return most_seconds(configs) if configs else 0.0
 
     def _is_measured(self, workload: Workload) -> bool:
-        ends_idle = [one.kind == "idle" for one in self.run.session.energies(workload)][-1:]
+        ends_idle = [energy.kind == "idle" for energy in self.run.session.energies(workload)][-1:]
         return ends_idle == [True] and self._windows(workload, None) >= REPEATS
 
     def _account(self, workload: Workload) -> Account:

@@ -313,7 +313,7 @@ class FinalistSelection:
 
     def _table(self, workload: Workload) -> DispatchTable:
         """Make the table, unless nothing that decides on it has changed: that takes a second."""
-        count = sum(not one.workload.held_out for one in self._session.comparisons())
+        count = sum(not comparison.workload.held_out for comparison in self._session.comparisons())
         out = find_wrong_variants(self._session.trials(stage=None), self._session.checks())
         if self._made is None or self._made[0] != (count, out):
             numbers = self._device_numbers(workload)

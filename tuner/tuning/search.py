@@ -115,7 +115,7 @@ def budget_of(plan: Plan, pool: Pool) -> int:
 
 def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]:
     """Choose the other workloads that one learns from."""
-    others = (one for one in workloads if one != own)
+    others = (workload for workload in workloads if workload != own)
     return frozenset(sorted(others, key=lambda other: distance(own, other))[:LEARNT_FROM])
 
 
@@ -146,7 +146,7 @@ def search_all(
 def _record_space(run: Run) -> None:
     """Record for every tuned workload how many configs `prune`, or a recording, leaves of all."""
     space, name = run.plan.space, run.plan.candidate
-    noted = {(one.candidate, one.workload) for one in run.session.events(SpacePruned)}
+    noted = {(event.candidate, event.workload) for event in run.session.events(SpacePruned)}
     for workload, pool in run.pools.items():
         recorded = None if run.evaluator.answered(workload) is None else len(pool)
         if (space.prune or recorded) and (name, workload.key) not in noted:
@@ -316,7 +316,7 @@ class Search:
         return learns_from_others(config.searcher, size, config.trials)
 
     def _learning(self) -> dict[Workload, Pool]:
-        left = [one for one in self._workloads if one not in self._run.skipped]
+        left = [workload for workload in self._workloads if workload not in self._run.skipped]
         return {one: self._pools[one] for one in left if self._is_guided(one)}
 
     def _sharing(self) -> dict[Workload, Pool]:

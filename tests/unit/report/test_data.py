@@ -99,12 +99,8 @@ def fill(session: Session) -> None:
     session.record(replace(made, config=SLOW, status=Status.RESOURCE_LIMIT, reason="too many"))
     session.record(replace(made, status=Status.CORRECT, stage="finals"))
     for workload in (LARGE, SMALL):
-        session.append(
-            Comparison(workload, (Variant(INITIAL, FAST),), ((4.1, 2.0),) * 40)
-        )
-        session.append(
-            Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None)
-        )
+        session.append(Comparison(workload, (Variant(INITIAL, FAST),), ((4.1, 2.0),) * 40))
+        session.append(Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None))
         session.write_variant(workload, Variant(INITIAL, FAST), TUNED)
     session.add_time(12.5)
     session.mark("complete")

@@ -179,7 +179,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
         rows=[_row(task, now, w, common) for w in now.baselines_us] if now.best else [],
         common=common,
         told=findings,
-        lesser=[one.topic for one in now.findings if one not in findings],
+        lesser=[finding.topic for finding in now.findings if finding not in findings],
         comparable=not task.info.on_cpu,
         memory=memory_text(now.history, comparable=not task.info.on_cpu),
     )
@@ -201,14 +201,14 @@ def _cost(phases_s: Mapping[str, float]) -> str:
 
 
 def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
-    for one in profiled.launches:
+    for launch in profiled.launches:
         yield [
-            one.kernel,
-            f"{one.blocks} x {one.threads}",
-            "-" if one.registers is None else f"{one.registers}",
-            f"{one.shared_bytes}",
-            "-" if one.resident is None else f"{one.resident} ({one.limiter})",
-            microseconds(one.counted_us),
+            launch.kernel,
+            f"{launch.blocks} x {launch.threads}",
+            "-" if launch.registers is None else f"{launch.registers}",
+            f"{launch.shared_bytes}",
+            "-" if launch.resident is None else f"{launch.resident} ({launch.limiter})",
+            microseconds(launch.counted_us),
         ]
 
 
@@ -326,7 +326,7 @@ class Briefer:
             best=best_trials(self._session, shown),
             baselines_us={w: baselines[w].measurement.median_us for w in self._plan.tuned},
             findings=[*found.values(), *searched],
-            history=[one for one in history(self._session) if one.number < number],
+            history=[record for record in history(self._session) if record.number < number],
             values=list(value_costs(plan.space, seen)),
             profiled=profiled,
             peers_us=self._peers_us(),

@@ -141,7 +141,7 @@ class Rounds:
         """Run one round; False where the agent has nothing left to try."""
         session = self._session
         self._before_s = self._progress.phases_s()
-        planned = {one.answer for one in session.events(Planned, number)}
+        planned = {event.answer for event in session.events(Planned, number)}
         if not planned or not planned <= self._decided_answers(number):
             # Else an earlier run accepted all: only a search is left, and nobody is asked again.
             base = self._author.policy.choose(tree_of(session))
@@ -285,7 +285,7 @@ class Rounds:
                 session.add_candidate(one.name, text, space, planned.idea.base)
             with self._refusing(number, one.answer, one.name):
                 self._search(plan, number, shared_by)
-        refused = {one.candidate for one in session.events(RoundRefused, number)}
+        refused = {event.candidate for event in session.events(RoundRefused, number)}
         left = [one for one in made if one.name not in refused]
         speedups = {one.name: mean_speedup(session, one.name) or 0.0 for one in left}
         if speedups:
@@ -332,7 +332,7 @@ class Rounds:
             trial = session.trial(plan.candidate, workload, default) if default else None
             defaults[workload.key] = trial.time_us if trial else None
         metrics = {
-            name: {one.workload: one.metrics for one in profiles(session, name)}
+            name: {profile.workload: profile.metrics for profile in profiles(session, name)}
             for name in (idea.base, plan.candidate)
         }
         return outcome(

@@ -111,7 +111,7 @@ def tune_arrays(
         shared_bytes=shared_memory,
     )
     space, pool = list_configs(parameters, constraints)
-    default = Config.of({one.name: one.values[0] for one in space.parameters})
+    default = Config.of({parameter.name: parameter.values[0] for parameter in space.parameters})
     default = default if default in pool else pool[0]
     bench_settings = BenchSettings(
         launched.name,
@@ -138,17 +138,17 @@ def tune_arrays(
         finalists = [tried[0], *right[:FINALISTS]]
         place, medians = 0, [_time_of(tried[0])]
         if right:
-            instances = [launched.instance(one.config) for one in finalists]
+            instances = [launched.instance(finalist.config) for finalist in finalists]
             place, medians = choose_fastest(bench.compare(instances, ROUNDS))
         best = launched.instance(finalists[place].config)
         rows = tuple(
             {
-                **one.config,
-                "status": str(one.measured.status),
-                "reason": one.measured.reason,
-                "time_us": one.time_us,
+                **trial.config,
+                "status": str(trial.measured.status),
+                "reason": trial.measured.reason,
+                "time_us": trial.time_us,
             }
-            for one in tried
+            for trial in tried
         )
         found = dict(best.config), medians[place], medians[0], best.source
         return TunedArrays(*found, rows, bench.info.name)

@@ -144,7 +144,7 @@ class Autotuned:
             **self._stopwatch.identify(),
             "tune": TUNER_VERSION,
             "source": _source_of(self.fn),
-            "configs": [repr(keywords_of(one)) for one in self.configs],
+            "configs": [repr(keywords_of(config)) for config in self.configs],
             "key": key,
         }
         digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
@@ -171,7 +171,7 @@ class Autotuned:
             named = parse_json(read_text(path))["config"]
         except (OSError, ValueError, KeyError, TypeError):
             return None  # none, or not ours: it is measured and written anew
-        return next((one for one in self.configs if repr(keywords_of(one)) == named), None)
+        return next((config for config in self.configs if repr(keywords_of(config)) == named), None)
 
     def _fastest(self, trials: _Trials, configs: Sequence[Any]) -> tuple[Any, dict[str, float]]:
         """Search, then let the best meet the first config in turns."""
@@ -198,7 +198,7 @@ class Autotuned:
         model, top = self._pruning.get("perf_model"), self._pruning.get("top_k")
         if model and top:
             count = int(top * len(configs)) if isinstance(top, float) else top
-            estimates = [model(**{**call.arguments, **keywords_of(one)}) for one in configs]
+            estimates = [model(**{**call.arguments, **keywords_of(config)}) for config in configs]
             ranked = sorted(range(len(configs)), key=lambda k: estimates[k])
             # The first stays: it is what the others are checked against.
             configs = [configs[k] for k in sorted({0, *ranked[: max(count, 1)]})]

@@ -139,7 +139,7 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __post_init__(self) -> None:
-        self.arguments = [host_array(one) for one in self.arguments]
+        self.arguments = [host_array(argument) for argument in self.arguments]
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -245,7 +245,7 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
             _argument(f"argument{number}", values, constant=number in self._constants())
             for number, values in enumerate(self.arguments)
         )
-        written = tuple(one.name for one in arguments if one.role == "inout")
+        written = tuple(argument.name for argument in arguments if argument.role == "inout")
         # What the device decides is left out.
         stated = (option.strip() for option in self.settings.options)
         kept = [option for option in stated if not _DECIDED.fullmatch(option)]

@@ -131,9 +131,9 @@ def tune_kernel(
         info = made.bench.info
     env: dict[str, Any] = {"device_name": info.name, **info.environment, "iterations": iterations}
     env["failures"] = [
-        {**one.config, "status": str(one.measured.status), "reason": one.measured.reason}
-        for one in tried
-        if one.time_us is None
+        {**trial.config, "status": str(trial.measured.status), "reason": trial.measured.reason}
+        for trial in tried
+        if trial.time_us is None
     ]
     if rows:
         objective = objective or "time"
@@ -277,12 +277,12 @@ def _row(tried: TriedConfig, metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _header(given: Mapping[str, Any], made: _Opened, space: SearchSpace) -> dict[str, Any]:
     problem = [repr(given[name]) for name in ("problem_size", "compiler_options")]
     source = made.bench.source.encode()
-    shapes = [(one.dtype.name, list(np.shape(one))) for one in made.bench.arguments]
+    shapes = [(argument.dtype.name, list(np.shape(argument))) for argument in made.bench.arguments]
     parts = repr([problem, shapes]).encode()
     return {
         "device_name": made.bench.info.name,
         "kernel_name": made.kernel.name,
-        "tune_params_keys": [one.name for one in space.parameters],
+        "tune_params_keys": [parameter.name for parameter in space.parameters],
         "problem": hashlib.sha256(source + parts).hexdigest(),
     }
 

@@ -245,7 +245,7 @@ def choose_fastest(rounds: Sequence[Sequence[float]]) -> tuple[int, list[float]]
 
 def say_failures(tried: Sequence[TriedConfig]) -> None:
     """Warn of configs that gave no time, with one reason for each kind."""
-    failed = [one for one in tried if one.time_us is None]
+    failed = [trial for trial in tried if trial.time_us is None]
     kinds = dict.fromkeys(one.measured.status for one in failed)
     for status in kinds:
         of = [one for one in failed if one.measured.status is status]

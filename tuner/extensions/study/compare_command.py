@@ -242,8 +242,8 @@ def render_comparison(comparison: SearcherComparison, command: str = "") -> str:
         legend=[(name, index % COLORS) for index, name in enumerate(settings.searchers)],
         overview=_overview(comparison) if len(comparison.results) > 1 else None,
         charts=[
-            (one.space.label, search_curves(one.space.label, *curves_of(one)))
-            for one in comparison.results
+            (result.space.label, search_curves(result.space.label, *curves_of(result)))
+            for result in comparison.results
         ],
         spaces=comparison.results,
         command=command,
@@ -253,7 +253,7 @@ def render_comparison(comparison: SearcherComparison, command: str = "") -> str:
 def rows_of(comparison: SearcherComparison) -> list[tuple[str, Mapping[str, SearcherScore]]]:
     """List the rows of the table: each recording, and the mean of several."""
     recordings = comparison.by_recording()
-    names = {str(one.space.path): one.space.name for one in comparison.results}
+    names = {str(result.space.path): result.space.name for result in comparison.results}
     rows: list[tuple[str, Mapping[str, SearcherScore]]] = [
         (names[path], scores) for path, scores in recordings.items()
     ]

@@ -65,7 +65,7 @@ def _speed(data: ReportData, headline: Headline) -> Card:
 
 def _certainty(data: ReportData) -> Card:
     checks = of_winners(data)
-    passed, failed = (sum(one.passed is verdict for one in checks) for verdict in (True, False))
+    passed, failed = (sum(check.passed is verdict for check in checks) for verdict in (True, False))
     told = (
         f"{passed} checks of the winners passed, {failed} failed" if checks else "no check was run"
     )
@@ -90,14 +90,14 @@ def _distance(data: ReportData) -> Card:
     shares, question = _roofline_shares(data), "How far from the roofline?"
     if not shares:
         return Card(question, "not known", "The traffic or the streaming rate is not known.")
-    around = " alone" if any(one.surroundings for one in data.results) else ""
+    around = " alone" if any(result.surroundings for result in data.results) else ""
     low, high = percent(min(shares)), percent(max(shares))
     text = f"Of the streaming rate{around}, by the middle workload; {low} to {high}."
     return Card(question, percent(median(shares)), text)
 
 
 def _roofline_shares(data: ReportData) -> list[float]:
-    return [share for one in data.results if (share := roofline_of(one)) is not None]
+    return [share for result in data.results if (share := roofline_of(result)) is not None]
 
 
 def next_steps(data: ReportData) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
     if data.on_cpu:
         yield "Run the same command on a GPU, which times the configs.", ""
         return
-    labels = [significance(one) for one in data.tuned or data.results]
+    labels = [significance(result) for result in data.tuned or data.results]
     for trial, _ in islice(refused_trials(data), 1):
         yield f"Mend what is faster: {describe_refused(trial)}, as Search says.", ""
     if "faster" in labels:

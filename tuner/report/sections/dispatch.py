@@ -53,18 +53,18 @@ def curve_chart(dispatch: Dispatch) -> Markup | None:
         return None
     bars = [
         charts.Bar(
-            f"{one.variants} variant{'s' * (one.variants != 1)}{', chosen' * one.chosen}",
-            one.speedup,
-            f"{ratio(one.speedup)}, {percent(one.speedup / every.speedup)} of all",
+            f"{point.variants} variant{'s' * (point.variants != 1)}{', chosen' * point.chosen}",
+            point.speedup,
+            f"{ratio(point.speedup)}, {percent(point.speedup / every.speedup)} of all",
         )
-        for one in dispatch.curve
+        for point in dispatch.curve
     ]
     return charts.bars("What few variants gain over the baseline, in the geometric mean", bars)
 
 
 def dispatch_json(dispatch: Dispatch) -> dict[str, object]:
     """Make what `--json` says of the set, and of what fewer variants would gain."""
-    curve = [pick(one, "variants speedup chosen") for one in dispatch.curve]
+    curve = [pick(point, "variants speedup chosen") for point in dispatch.curve]
     table = dispatch.table
     return {"variants": len(table.kernels), "choice": str(table.choice), "curve": curve}
 
@@ -137,11 +137,11 @@ class PeersOn:
     @property
     def best(self) -> Against | None:
         """The fastest of those that were compared."""
-        timed = [one for one in self.peers if one.time_us is not None]
+        timed = [peer for peer in self.peers if peer.time_us is not None]
         return min(timed, key=lambda one: one.time_us or 0.0, default=None)
 
     def named(self, name: str) -> Against | None:
-        return next((one for one in self.peers if one.name == name), None)
+        return next((peer for peer in self.peers if peer.name == name), None)
 
 
 def server_of(dispatch: Dispatch | None, result: Result) -> str | None:

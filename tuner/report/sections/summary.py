@@ -303,7 +303,7 @@ def facts(data: ReportData) -> Iterator[tuple[str, str]]:
 
 def roundings(data: ReportData) -> tuple[float, float] | None:
     """Give how many roundings winners and baseline are off by, where the tolerance is measured."""
-    won = {(one.workload, one.variant) for one in data.results}
+    won = {(result.workload, result.variant) for result in data.results}
     verdicts = [t.correctness for t in data.finals if (t.workload, t.variant) in won]
     found = [one.block for verdict in verdicts if verdict for _, one in verdict.accuracy]
     if not found or not data.baseline_accuracy:

@@ -80,7 +80,7 @@ class RunWatch:
         if progress.current is not None:
             text += f" on {progress.current}"
         if progress.phase == "search":
-            done = sum(one.done for one in progress.workloads)
+            done = sum(workload.done for workload in progress.workloads)
             text += f", {done} of {sum(one.budget for one in progress.workloads)} trials"
         return text
 
@@ -90,7 +90,7 @@ class RunWatch:
         lines = [f"session: {self.session}"] if self.session else []
         if progress is not None:
             lines.append(f"{progress.kernel} on {progress.device}, {progress.seconds:.0f} s so far")
-            lines += [_workload(one) for one in progress.workloads]
+            lines += [_workload(workload) for workload in progress.workloads]
         return "\n".join([*lines, *(f"- {note}" for note in self.notes)])
 
 

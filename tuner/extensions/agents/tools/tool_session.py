@@ -156,7 +156,7 @@ class SourceFolders:
         except OSError as error:
             raise InputError(f"cannot be listed: {error.strerror}") from error
         entries = sorted(visible, key=lambda one: (not one.is_dir(), one.name))
-        lines = [f"- {one.name}/" if one.is_dir() else f"- {one.name}" for one in entries]
+        lines = [f"- {entry.name}/" if entry.is_dir() else f"- {entry.name}" for entry in entries]
         if len(lines) > MOST_ENTRIES:
             lines[MOST_ENTRIES:] = [f"[{len(lines) - MOST_ENTRIES} more]"]
         return "\n".join(lines) or "[empty]"

@@ -350,9 +350,9 @@ def show_profile(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) ->
         unit, meaning = METRICS[name]
         lines.append(f"- {name}: {value:.4g}{' ' + unit if unit else ''} ({meaning})")
     lines.append("findings:" if found.findings else "no findings")
-    for one in found.findings:
-        place = f" [line {one.line} of the template]" if one.line else ""
-        lines.append(f"- {one.text} {one.advice}{place}")
+    for finding in found.findings:
+        place = f" [line {finding.line} of the template]" if finding.line else ""
+        lines.append(f"- {finding.text} {finding.advice}{place}")
     return "\n".join(lines)
 
 

@@ -97,7 +97,7 @@ def _content_key(run: Run) -> str:
         *map(file_sha, files),
         headers_sha(spec),
         sorted(run.plan.config.operators.items()),
-        [one.key for one in run.plan.config.workloads],
+        [workload.key for workload in run.plan.config.workloads],
         info.name,
         TUNER_VERSION,
     ]
