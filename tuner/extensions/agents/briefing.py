@@ -18,7 +18,6 @@ from tuner.extensions.agents.prompts import (
     own_sections,
     percent,
     prompt,
-    settings,
     size,
 )
 from tuner.model.config import Config
@@ -27,9 +26,8 @@ from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
-from tuner.report.formatting import times
+from tuner.report.formatting import pairs, times
 from tuner.session.events import Profiled, RoundEnded
-from tuner.session.records import CandidateRecord
 from tuner.session.rounds import RoundRecord, history, population
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -265,7 +263,7 @@ def _row(
         else percent(task.floor_us(workload) / time_us),
         used,
         share,
-        settings(differing) or "as all",
+        pairs(differing) or "as all",
     ]
 
 
@@ -301,7 +299,16 @@ class Briefer:
 
         `phases_s` is what this run has taken so far, for want of a round that says it.
         """
-        members = tuple(map(self._member, population(self._session)))
+        members = tuple(
+            BriefedCandidate(
+                name=candidate.name,
+                parent=candidate.parent,
+                template=candidate.template_text,
+                space=candidate.space_text,
+                speedup=mean_speedup(self._session, candidate.name),
+            )
+            for candidate in population(self._session)
+        )
         shown = base or max(members, key=lambda one: one.speedup or 0.0).name
         plan = self._candidates.plan(shown)
         profiled = profiles(self._session, shown)
@@ -345,12 +352,3 @@ class Briefer:
             if medians and one.workload in self._plan.tuned:
                 fastest[one.workload] = medians[min(medians)], min(medians)
         return fastest
-
-    def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
-        return BriefedCandidate(
-            name=candidate.name,
-            parent=candidate.parent,
-            template=candidate.template_text,
-            space=candidate.space_text,
-            speedup=mean_speedup(self._session, candidate.name),
-        )

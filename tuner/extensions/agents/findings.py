@@ -12,7 +12,7 @@ from math import prod
 from statistics import median
 from typing import TypeGuard
 
-from tuner.extensions.agents.prompts import keys, one_line, percent, settings
+from tuner.extensions.agents.prompts import keys, one_line, percent
 from tuner.model.config import Config, SearchSpace, format_value
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
@@ -20,7 +20,7 @@ from tuner.model.hardware import CUDA_BLOCK
 from tuner.model.kernel import LaunchSpec, Workload
 from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Finding, Status, Trial, fastest
-from tuner.report.formatting import times
+from tuner.report.formatting import pairs, times
 from tuner.space.template import Template
 
 # Fewer timed configs of a workload say nothing of it.
@@ -232,7 +232,7 @@ def disagreement(
         return
     yield Finding(
         topic="dispatch",
-        text=f"The best config tried on all workloads ({settings(config)}) takes "
+        text=f"The best config tried on all workloads ({pairs(config)}) takes "
         f"{times(cost)} the time of each workload's own best, most on {worst.key}. "
         f"`{name}` disagrees most: {_by_axis(name, judged)}.",
         advice=f"Keep `{name}` a parameter, for each size gets a config of its own; and consider "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from tuner.model.config import format_value
 from tuner.model.errors import SpaceError
-from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
+from tuner.report.formatting import pairs
 from tuner.space.sections import OWN_SECTIONS, sections_of
 from tuner.space.yaml import parse
 
@@ -52,8 +51,8 @@ def _environment() -> Environment:
         microseconds,
         one_line,
         own_sections,
+        pairs,
         quote_text,
-        settings,
         size,
         table,
     )
@@ -91,10 +90,6 @@ def join_names(names: Iterable[str], most: int = 4, comma: str = ", ") -> str:
 def keys(workloads: Iterable[Workload]) -> str:
     """List the first few workloads, as files are keyed by them."""
     return join_names((workload.key for workload in workloads), most=3, comma="; ")
-
-
-def settings(config: Mapping[str, Value]) -> str:
-    return " ".join(f"{name}={format_value(value)}" for name, value in config.items())
 
 
 def one_line(text: str, most: int = 160) -> str:
