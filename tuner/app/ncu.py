@@ -83,7 +83,7 @@ def write_program(
         pair = build_pair(candidates, result)
     # Somebody else's session may lead elsewhere.
     own = session.directory.absolute()
-    for place in (*(folder / name for name in NAMES), folder, *folder.parents):
+    for place in (folder, *(folder / name for name in NAMES), *folder.parents):
         if place == own:
             break
         if place.is_symlink() and place.is_relative_to(own):

@@ -103,17 +103,18 @@ def tune_kernel(
     _refuse(given, REFUSED)
     with ExitStack() as stack:
         _, pool = list_configs(tune_params, restrictions)
-        made = _open(stack, given, pool[0])
-        limit = made.kernel.thread_limit(tune_params, made.bench.info.limits.threads_per_block)
+        kernel, bench = _open(stack, given, pool[0])
+        info = bench.info
+        limit = kernel.thread_limit(tune_params, info.limits.threads_per_block)
         space, pool = list_configs(tune_params, [limit, *listed_restrictions(restrictions)])
         kept = None
         if cache is not None:
             # Kernel Tuner adds this end.
             path = Path(f"{cache}" if str(cache).endswith(".json") else f"{cache}.json")
-            kept = CacheFile(path, _header(given, made, space))
+            kept = CacheFile(path, _header(given, bench, space))
             stack.callback(kept.write)
         tuning = Tuning(
-            *(made.bench, space, pool, made.kernel.instance),
+            *(bench, space, pool, kernel.instance),
             *(None if answer is None else [host_array(one) for one in answer], atol, verify),
         )
         if kept is not None:
@@ -128,7 +129,6 @@ def tune_kernel(
                 if kept is not None and one.known is None:
                     kept.keep(one.config, row)
         say_failures(tried)
-        info = made.bench.info
     env: dict[str, Any] = {"device_name": info.name, **info.environment, "iterations": iterations}
     env["failures"] = [
         {**trial.config, "status": str(trial.measured.status), "reason": trial.measured.reason}
@@ -178,17 +178,11 @@ def run_kernel(
     _refuse(given, REFUSED)
     _, pool = list_configs({name: [value] for name, value in params.items()})
     with ExitStack() as stack:
-        made = _open(stack, given, pool[0])
-        measured = made.bench.measure(made.kernel.instance(pool[0]))
+        kernel, bench = _open(stack, given, pool[0])
+        measured = bench.measure(kernel.instance(pool[0]))
     if measured.status is not Status.CORRECT or not measured.outputs:
         raise KernelError(f"{kernel_name} with {pool[0]}: {measured.status}: {measured.reason}")
     return list(measured.outputs[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    kernel: SourceKernel
-    bench: ArrayBench
 
 
 def _refuse(given: Mapping[str, Any], refused: Mapping[str, str]) -> None:
@@ -198,7 +192,9 @@ def _refuse(given: Mapping[str, Any], refused: Mapping[str, str]) -> None:
             raise InputError(f"{name}={shown} has no meaning here", remedy=remedy)
 
 
-def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
+def _open(
+    stack: ExitStack, given: Mapping[str, Any], first: Config
+) -> tuple[SourceKernel, ArrayBench]:
     """Open a bench for the arguments that `tune_kernel` and `run_kernel` share."""
     source, folders = read_source(given["kernel_source"])
     text = source if isinstance(source, str) else source(dict(first))
@@ -231,7 +227,7 @@ def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
     device = device_named(given["device"], language)
     settings = BenchSettings(kernel.name, language, device, tuple(options), tuple(include))
     bench = ArrayBench(settings, kernel.instance(first).source, given["arguments"])
-    return _Opened(kernel, stack.enter_context(bench))
+    return kernel, stack.enter_context(bench)
 
 
 def _search(strategy: Any, options: Mapping[str, Any], pool: Pool) -> tuple[str, Budget]:
@@ -274,14 +270,14 @@ def _row(tried: TriedConfig, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _header(given: Mapping[str, Any], made: _Opened, space: SearchSpace) -> dict[str, Any]:
+def _header(given: Mapping[str, Any], bench: ArrayBench, space: SearchSpace) -> dict[str, Any]:
     problem = [repr(given[name]) for name in ("problem_size", "compiler_options")]
-    source = made.bench.source.encode()
-    shapes = [(argument.dtype.name, list(np.shape(argument))) for argument in made.bench.arguments]
+    source = bench.source.encode()
+    shapes = [(argument.dtype.name, list(np.shape(argument))) for argument in bench.arguments]
     parts = repr([problem, shapes]).encode()
     return {
-        "device_name": made.bench.info.name,
-        "kernel_name": made.kernel.name,
+        "device_name": bench.info.name,
+        "kernel_name": given["kernel_name"],
         "tune_params_keys": [parameter.name for parameter in space.parameters],
         "problem": hashlib.sha256(source + parts).hexdigest(),
     }
