@@ -268,8 +268,7 @@ def by_rounds(gpu: Gpu, trials: Sequence[Any]) -> Decided:
 
 def raced(gpu: Gpu, trials: Sequence[Any]) -> tuple[list[int], Sequence[float]]:
     """Run the race of the finals; give the runners' places in the pool, and what they take."""
-    from tuner.tuning.finalists import CONTENDERS, contenders
-    from tuner.tuning.race import race
+    from tuner.tuning.finalists import CONTENDERS, contenders, race
 
     running = [gpu.ground.pool.index(one.config) for one in contenders(trials, CONTENDERS)]
 
@@ -289,7 +288,7 @@ def by_race(gpu: Gpu, trials: Sequence[Any]) -> Decided:
 
 def by_longer_race(gpu: Gpu, trials: Sequence[Any]) -> Decided:
     """Decide as `tune` did until commit 4eda8a69: costs that are 0.3 % apart are told apart."""
-    with patch("tuner.tuning.race.APART", 0.003):
+    with patch("tuner.tuning.finalists.APART", 0.003):
         return by_race(gpu, trials)
 
 

@@ -52,7 +52,7 @@ def session_of(project: Project, config: Config | None = None) -> Path:
     with Session.create(folder, manifest_of(plan, ("tune",)), {}) as session:
         session.add_candidate("initial", plan.template.text, spec.path.read_text("utf-8"))
         winner = config or space.default
-        session.record_result(Result(workload=spec.tuned[0], config=winner, **RESULT))
+        session.append(Result(workload=spec.tuned[0], config=winner, **RESULT))
     return folder
 
 

@@ -115,7 +115,7 @@ def write_session(
         for one in trials:
             session.record(one)
         for compared in comparisons:
-            session.record_comparison(compared)
+            session.append(compared)
         session.mark("complete")
     return folder
 

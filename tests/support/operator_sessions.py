@@ -72,6 +72,6 @@ def write_session_of(
     with Session.create(folder, made, ENVIRONMENT) as session:
         template = load_template(spec, space)
         session.add_candidate(INITIAL, template.text, spec.path.read_text("utf-8"))
-        session.record_comparison(comparison(largest, {won: time_us}))
+        session.append(comparison(largest, {won: time_us}))
         session.mark("complete")
     return folder

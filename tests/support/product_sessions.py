@@ -63,7 +63,7 @@ def write_product_session(
                 Variant(INITIAL, Config.of(config(rows, step))): us for step, us in of_steps.items()
             }
             best = min(ours, key=ours.__getitem__)
-            session.record_comparison(comparison(workloads[key], {best: ours[best]}))
+            session.append(comparison(workloads[key], {best: ours[best]}))
             for variant, us in ours.items():
                 # Steps of 32 add up in an order of their own.
                 bits = "other" if variant.config["BLOCK_SIZE_K"] == 32 else "same"

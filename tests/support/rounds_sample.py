@@ -107,7 +107,7 @@ def session_with_rounds(folder: Path, **changes: Any) -> Session:
     _say(session, 6, 9_000, 300)
     session.record_event(Planned(6, idea("r3", "use clusters", 0.7)))
     for workload in (SMALL, LARGE, HELD_OUT):
-        session.record_result(_result(workload, "r1" if workload == SMALL else "r3"))
+        session.append(_result(workload, "r1" if workload == SMALL else "r3"))
     session.add_time(93.0)
     session.mark("interrupted")
     return session

@@ -115,7 +115,7 @@ def innermost(profile: Profile) -> tuple[Mapping[str, int], str]:
     return (loops, "the innermost loops") if loops else (whole(profile), "the code")
 
 
-def executed(profile: Profile) -> Mapping[str, int]:
+def executed_mix(profile: Profile) -> Mapping[str, int]:
     """Sum what the warps of a call executed, by class; empty where it was not counted."""
     return _add_mixes([code.executed for code in profile.codes])
 

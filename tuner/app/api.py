@@ -61,7 +61,7 @@ class TuningResult:
         """
         if self.data.on_cpu:
             return None
-        tuned = [one.speedup for one in self.results if not one.workload.held_out]
+        tuned = [result.speedup for result in self.results if not result.workload.held_out]
         return geometric_mean(tuned) if tuned else None
 
     def best(self, workload: Workload | Mapping[str, int] | str) -> Result:
@@ -108,11 +108,7 @@ class TuningResult:
                 **(
                     {}
                     if self.data.on_cpu
-                    else {
-                        "speedup": one.speedup,
-                        "low": one.interval[0],
-                        "high": one.interval[1],
-                    }
+                    else {"speedup": one.speedup, "low": one.interval[0], "high": one.interval[1]}
                 ),
                 "config": str(one.config),
             }
@@ -226,7 +222,7 @@ def tune(source: Path | str | None = None, /, *arrays: Any, **keywords: Any) -> 
     from tuner.app.notebook import notebook_progress
 
     listener = _Listener(keywords.pop("progress", None) or notebook_progress())
-    calling = {one.name for one in settings_in(CallSettings)} & keywords.keys()
+    calling = {stated.name for stated in settings_in(CallSettings)} & keywords.keys()
     call = read(CallSettings, {name: keywords.pop(name) for name in calling})
     folder = None if call.session is None else Path(call.session)
     resume = folder if folder is not None and (folder / DATABASE).exists() else None

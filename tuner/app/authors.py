@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tuner import plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ExitStack
-    from pathlib import Path
-
     from tuner.app.plan import RunOptions
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device

@@ -14,14 +14,7 @@ from tuner.app.plan import check_signature, read_chosen
 from tuner.app.proofs import Proof, prover, require_right
 from tuner.compiler.base import Compiler
 from tuner.compiler.python import PassingCompiler, PythonCompiler
-from tuner.device.base import (
-    ComparisonRounds,
-    Device,
-    DeviceInfo,
-    Outcome,
-    Program,
-    amd_info,
-)
+from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program, amd_info
 from tuner.device.families import family
 from tuner.device.inputs import NORMAL
 from tuner.device.select import open_compiler, open_device
@@ -100,32 +93,16 @@ class UnavailableDevice(Device):
         incumbent_us: float | None = None,
         full_verification: bool = False,
     ) -> Outcome:
-        """Say that nothing was run."""
         return Outcome(Status.NOT_RECORDED, "compiled within the limits; not run")
 
     def verify(self, program: Program) -> Outcome:
-        """Say that nothing was run."""
         return self.run(program)
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:
-        """Refuse: there is nothing to time."""
         raise DeviceError("nothing can be timed without a device")
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def _check_reference(spec: KernelSpec, reference: ReferenceProcess) -> None:
-    """Compute the reference on the CPU, on the smallest workload; its tolerance refuses zeros.
-
-    Where all are too large, the smallest edge case takes its place.
-    """
-    groups = (spec.workloads, spec.edge_cases)
-    smallest = (min(group, key=spec.footprint_bytes) for group in groups if group)
-    small = (w for w in smallest if spec.footprint_bytes(w) <= LARGEST_REFERENCE_BYTES)
-    workload = next(small, None)
-    if workload is not None:
-        reference.judge(workload, NORMAL, 0, {})
 
 
 def target_info(text: str) -> DeviceInfo:
@@ -171,7 +148,12 @@ def _check(
             allows = partial(_keeps, space)
             proofs = prover().prove(spec, operators, target, reference, allows)
             require_right(spec, proofs)
-        _check_reference(spec, reference)
+        # On the smallest workload, or the smallest edge case; its tolerance refuses zeros.
+        groups = (spec.workloads, spec.edge_cases)
+        smallest = (min(group, key=spec.footprint_bytes) for group in groups if group)
+        small = (w for w in smallest if spec.footprint_bytes(w) <= LARGEST_REFERENCE_BYTES)
+        if (workload := next(small, None)) is not None:
+            reference.judge(workload, NORMAL, 0, {})
         reference.require_telling()
     device = UnavailableDevice(target)
     candidate = Candidate("checked", space, template)
@@ -192,8 +174,8 @@ def _check(
     estimated = frozenset(
         w for each in (allowed, pools) for w, pool in each.items() if not pool.size_is_exact
     )
-    version = compiler.version
-    return SpaceCheck(spec, target, version, space.size, valid, searched, trials, estimated, proofs)
+    made_by = compiler.version
+    return SpaceCheck(spec, target, made_by, space.size, valid, searched, trials, estimated, proofs)
 
 
 def _keeps(space: SearchSpace, sizes: Mapping[str, int]) -> bool:

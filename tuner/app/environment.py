@@ -8,6 +8,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from tuner.model.errors import Interrupted, SessionError
 from tuner.process.files import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
     from tuner.session.session import Session
@@ -140,5 +139,4 @@ def program_name() -> str:
 
 
 def resume_line(interrupted: Interrupted) -> str:
-    """Say how to go on with an interrupted run."""
     return f"interrupted; resume with: {program_name()} {shlex.join(interrupted.command)}"

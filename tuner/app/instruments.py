@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-
     from tuner.compiler.base import Compiler
-    from tuner.device.base import Device, Watchers
+    from tuner.device.base import Device
     from tuner.model.kernel import KernelSpec
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Evaluator
@@ -105,21 +104,15 @@ def watches_for(
     """Open the tools that can watch a device's programs. The stack closes them."""
     if plan.spec.is_callable:
         return ()  # the tools follow launches of our own
-    if "sanitizer" in device.capabilities:
-        return _by_device(device, device.watchers(), compiler, stack)
-    if not device.info.on_cpu:
-        return ()
-    from tuner.device.families import family
+    if "sanitizer" not in device.capabilities:
+        from tuner.device.families import family
 
-    host = family("host")
-    return host.watches(plan, stack) if isinstance(host, WatchesPlans) else ()
-
-
-def _by_device(
-    device: Device, watchers: Watchers, compiler: Compiler, stack: ExitStack
-) -> tuple[Watch, ...]:
+        host = family("host") if device.info.on_cpu else None
+        return host.watches(plan, stack) if isinstance(host, WatchesPlans) else ()
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.verification import Watch
+
+    watchers = device.watchers()
 
     def evaluator(of: Plan) -> Evaluator:
         options = (*of.spec.compile_options, *watchers.compile_options)

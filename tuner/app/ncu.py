@@ -81,7 +81,13 @@ def write_program(
         if session.events(CandidateMade):
             authors().restore(plan, session, candidates)
         pair = build_pair(candidates, result)
-    _require_no_links(session.directory, folder)
+    # Somebody else's session may lead elsewhere.
+    own = session.directory.absolute()
+    for place in (folder, *(folder / name for name in NAMES), *folder.parents):
+        if place == own:
+            break
+        if place.is_symlink() and place.is_relative_to(own):
+            raise InputError("is a link", path=place, remedy="name a folder with --to")
     made = NcuProgram(folder, info.architecture)
     programs = {name: built.program for name, built in zip(NAMES, pair, strict=True)}
     for name, built in zip(NAMES, pair, strict=True):
@@ -94,15 +100,6 @@ def write_program(
     if info.architecture not in {event.architecture for event in compared}:
         keep_comparison(session, result, info.architecture, *pair)
     return made
-
-
-def _require_no_links(session: Path, folder: Path) -> None:
-    """Refuse folders that somebody else's session has lead elsewhere."""
-    for place in (folder, *(folder / name for name in NAMES), *folder.parents):
-        if place == session.absolute():
-            return
-        if place.is_symlink() and place.is_relative_to(session.absolute()):
-            raise InputError("is a link", path=place, remedy="name a folder with --to")
 
 
 def profile(program: NcuProgram) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from tuner.app.progress_lines import EVERY_S
+from tuner.app.progress_lines import PhaseThrottle
 from tuner.model.errors import InputError
-from tuner.model.progress import PHASES, Phase, Progress, WorkloadProgress
+from tuner.model.progress import PHASES, Progress, WorkloadProgress
 from tuner.report import formatting
 from tuner.report.pages import fragment
 
@@ -33,7 +32,7 @@ class Bars:
 
     def __repr__(self) -> str:
         shown = self.progress
-        done = sum(one.done for one in shown.workloads)
+        done = sum(workload.done for workload in shown.workloads)
         budget = sum(one.budget for one in shown.workloads)
         return f"{shown.kernel}: {PHASES[shown.phase]}, {done:,} of {budget:,} trials"
 
@@ -62,16 +61,12 @@ class NotebookProgress:
     """Show bars under a notebook's cell, redrawn as often as anybody looks."""
 
     def __init__(self, display: Any) -> None:
-        self._display = display
+        self._display, self._throttle = display, PhaseThrottle()
         self._shown: Any = None
-        self._phase: Phase | None = None
-        self._drawn_s = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        now_s = time.monotonic()
-        if progress.phase == self._phase and now_s - self._drawn_s < EVERY_S:
+        if not self._throttle.lets_pass(progress):
             return
-        self._phase, self._drawn_s = progress.phase, now_s
         if self._shown is None:
             self._shown = self._display(Bars(progress), display_id=True)
         else:

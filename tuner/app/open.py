@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING
 from tuner import plugins
 from tuner.app.authors import authors
 from tuner.app.drafters import drafter
-from tuner.app.environment import (
-    environment_of,
-    program_name,
-    require_same_device,
-)
+from tuner.app.environment import environment_of, program_name, require_same_device
 from tuner.app.instruments import compiler_for, meter_for, watches_for
 from tuner.app.locate import (
     PROBLEMS,
@@ -51,7 +47,6 @@ if TYPE_CHECKING:
     from tuner.compiler.base import Compiler
     from tuner.device.base import Device
     from tuner.model.cluster import ClusterSettings
-    from tuner.model.kernel import Workload
     from tuner.space.plan import Plan
     from tuner.tuning.verification import Watch
     from tuner.tuning.warm_start import Knowledge
@@ -155,6 +150,10 @@ def open_run(
     return OpenRun(plan, session, device, compiler, watches, rounds, warning, meter, knowledge)
 
 
+def _warn(options: RunOptions, text: str) -> None:
+    options.say(f"Warning: {text}")
+
+
 def _with_device(plan: Plan, device: Device) -> Plan:
     """Write down what `auto` has found."""
     if plan.config.device != AUTO:
@@ -163,10 +162,6 @@ def _with_device(plan: Plan, device: Device) -> Plan:
     here = "opencl" if plan.spec.language is OPENCL else "hip" if amd else "cuda"
     name = "recorded" if device.info.recorded else here
     return replace(plan, config=replace(plan.config, device=name))
-
-
-def _warn(options: RunOptions, text: str) -> None:
-    options.say(f"Warning: {text}")
 
 
 def restrict_to_recording(plan: Plan, device: Device, say: Callable[[str], None]) -> Plan:
@@ -178,13 +173,11 @@ def restrict_to_recording(plan: Plan, device: Device, say: Callable[[str], None]
     if not held or held == workloads:
         return plan
     lacking = [one for one in workloads if one not in held]
-    named = f", not {_keys(lacking)}" if len(lacking) <= len(held) else f": {_keys(held)}"
+    by_lacking = len(lacking) <= len(held)
+    keys = " ".join(workload.key for workload in (lacking if by_lacking else held))
+    named = f"{', not' if by_lacking else ':'} {keys}"
     say(f"the recording holds {len(held)} of the space's {len(workloads)} workloads{named}")
     return replace(plan, config=replace(plan.config, workloads=held))
-
-
-def _keys(workloads: Iterable[Workload]) -> str:
-    return " ".join(workload.key for workload in workloads)
 
 
 def _with_space(
@@ -237,20 +230,17 @@ def _new_session(
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     manifest = manifest_of(plan, options.command)
     session = stack.enter_context(Session.create(folder, manifest, environment))
-    stack.push(partial(_discard_session, session, made))
+
+    def discard(kind: object, error: BaseException | None, trace: object) -> None:
+        # It was refused before anything was measured.
+        if isinstance(error, TunerError) and session.unused:
+            session.discard()
+            for place in made:
+                with suppress(OSError):  # somebody else has put something there
+                    place.rmdir()
+
+    stack.push(discard)
     return session
-
-
-def _discard_session(
-    session: Session, made: Iterable[Path], kind: object, error: BaseException | None, trace: object
-) -> None:
-    """Take back a session that was refused before anything was measured, with its folders."""
-    if not (isinstance(error, TunerError) and session.unused):
-        return
-    session.discard()
-    for folder in made:
-        with suppress(OSError):  # somebody else has put something there
-            folder.rmdir()
 
 
 def _say_how_to_resume(

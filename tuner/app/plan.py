@@ -134,7 +134,22 @@ def check_signature(spec: KernelSpec) -> None:
         check_function(spec)
         return
     if spec.language is OPENCL:
-        require_portable(spec)  # the compiler and the launch tell the rest
+        # What only CUDA has; the compiler and the launch tell the rest.
+        if spec.surroundings:
+            raise KernelError(
+                "`surroundings` need a GPU of NVIDIA's",
+                path=spec.path,
+                remedy=f"leave them out: a kernel in {spec.language.name} is measured alone",
+            )
+        for launch in (*spec.baseline, *spec.launch):
+            for name in ("cluster", "pdl", "maps"):
+                if getattr(launch, name):
+                    raise KernelError(
+                        f"the launch of {launch.kernel} has `{name}`, which {spec.language.name} "
+                        "lacks",
+                        path=spec.path,
+                        remedy="leave it out",
+                    )
     if not spec.language.is_read:
         return
     from tuner.source import check_arguments, read_source
@@ -143,28 +158,6 @@ def check_signature(spec: KernelSpec) -> None:
     for launch in spec.baseline:
         taken = replace(spec, arguments=spec.taken(launch))
         check_arguments(taken, source.kernel(launch.kernel), len(launch.maps))
-
-
-def require_portable(spec: KernelSpec) -> None:
-    """Raise `KernelError` for what a search space asks for and only CUDA has."""
-    if spec.surroundings:
-        raise KernelError(
-            "`surroundings` need a GPU of NVIDIA's",
-            path=spec.path,
-            remedy=f"leave them out: a kernel in {spec.language.name} is measured alone",
-        )
-    for launch in (*spec.baseline, *spec.launch):
-        for name, asked in (
-            ("cluster", launch.cluster),
-            ("pdl", launch.pdl),
-            ("maps", launch.maps),
-        ):
-            if asked:
-                raise KernelError(
-                    f"the launch of {launch.kernel} has `{name}`, which {spec.language.name} lacks",
-                    path=spec.path,
-                    remedy="leave it out",
-                )
 
 
 def new_session_folder(kernel: str, now: datetime) -> Path:

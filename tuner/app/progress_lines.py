@@ -22,7 +22,7 @@ _LINES = TypeAdapter(RunProgress)
 
 def line_of(progress: Progress) -> bytes:
     """Write a snapshot as one line."""
-    speedups = [one.speedup for one in progress.workloads if one.speedup is not None]
+    speedups = [workload.speedup for workload in progress.workloads if workload.speedup is not None]
     told = RunProgress(
         kernel=progress.kernel,
         device=progress.device,
@@ -45,20 +45,31 @@ def read_line(line: bytes) -> RunProgress | None:
         return None
 
 
+class PhaseThrottle:
+    """Let the first snapshot of each phase pass, and of the others one every `EVERY_S`."""
+
+    def __init__(self) -> None:
+        self._phase: Phase | None = None
+        self._passed_s = 0.0
+
+    def lets_pass(self, progress: Progress) -> bool:
+        now_s = time.monotonic()
+        if progress.phase == self._phase and now_s - self._passed_s < EVERY_S:
+            return False
+        self._phase, self._passed_s = progress.phase, now_s
+        return True
+
+
 class ProgressWriter:
     """A listener that writes its lines to a descriptor: at each new phase, else now and then."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._phase: Phase | None = None
-        self._written_s = 0.0
+        self._descriptor, self._throttle = descriptor, PhaseThrottle()
 
     def update(self, progress: Progress) -> None:
         """Write a line where one is due; stop the run, resumably, where nobody reads any more."""
-        now_s = time.monotonic()
-        if progress.phase == self._phase and now_s - self._written_s < EVERY_S:
+        if not self._throttle.lets_pass(progress):
             return
-        self._phase, self._written_s = progress.phase, now_s
         try:
             os.write(self._descriptor, line_of(progress))
         except BrokenPipeError:

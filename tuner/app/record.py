@@ -32,7 +32,6 @@ from tuner.model.trial import (
     Comparison,
     Correctness,
     Measurement,
-    PeerTrial,
     Status,
     Trial,
 )
@@ -67,7 +66,19 @@ def recording_plan(plan: Plan) -> Plan:
     """
     config = plan.config
     kind = _DEVICES.get(plan.spec.language, "cuda")
-    _require_measuring(config.device, kind)
+    made = f"a recording is made on a GPU or an OpenCL device: --device {kind}"
+    if config.device.startswith(COMMAND):
+        raise DeviceError(
+            f"what {config.device.removeprefix(COMMAND)} says cannot be recorded: a recording "
+            "answers for what tune has verified",
+            remedy=f"{made}; the session of a plain run keeps every answer",
+        )
+    if config.device.partition(":")[0] == "recorded":
+        why = f"--device {config.device} cannot be recorded: its times were measured before"
+        raise DeviceError(why, remedy=made)
+    if config.device == HOST:
+        why = "--device host cannot be recorded: the CPU's times say nothing of a GPU's"
+        raise DeviceError(why, remedy=made)
     changed = replace(
         config,
         device=kind if config.device == AUTO else config.device,
@@ -77,24 +88,6 @@ def recording_plan(plan: Plan) -> Plan:
         finalists=FINALISTS if config.trials is None else FINALISTS_OF_A_PART,
     )
     return replace(plan, config=changed)
-
-
-def _require_measuring(device: str, kind: str) -> None:
-    made = f"a recording is made on a GPU or an OpenCL device: --device {kind}"
-    if device.startswith(COMMAND):
-        raise DeviceError(
-            f"what {device.removeprefix(COMMAND)} says cannot be recorded: a recording answers for "
-            "what tune has verified",
-            remedy=f"{made}; the session of a plain run keeps every answer",
-        )
-    if device.partition(":")[0] == "recorded":
-        raise DeviceError(
-            f"--device {device} cannot be recorded: its times were measured before", remedy=made
-        )
-    if device == HOST:
-        raise DeviceError(
-            "--device host cannot be recorded: the CPU's times say nothing of a GPU's", remedy=made
-        )
 
 
 def record(
@@ -173,21 +166,31 @@ def _workload(
     for trial in session.trials(INITIAL, workload):
         if trial.status not in _LOCAL:
             programs[evaluator.key(workload, trial.config)] = _record_program(session, trial)
-    finals = None
+    finals, raced = None, tuple[int | None, ...]()
     if comparison is not None:
+        if comparison.raced_us:
+            raced = None, *map(_ticks, comparison.raced_us), *[None] * len(comparison.peers)
         finals = RecordedFinals(
             programs=(
                 baseline,
-                *(evaluator.key(workload, one.config) for one in comparison.finalists),
+                *(evaluator.key(workload, variant.config) for variant in comparison.finalists),
                 *map(peer_key, comparison.peers),
             ),
             rounds=tuple(tuple(map(_ticks, row)) for row in comparison.rounds),
             isolated=tuple(None if t is None else _ticks(t) for t in comparison.isolated_us),
             alone=tuple(map(_ticks, comparison.alone_us)),
-            raced=_record_race(comparison),
+            raced=raced,
         )
     around = evaluator.spec.surroundings_of(workload)
-    peers = {one.name: _peer(one, comparison) for one in session.peers(workload)}
+    peers = {}
+    for peer in session.peers(workload):
+        # The only times of a peer are those of the rounds.
+        ticks: tuple[int, ...] = ()
+        if comparison is not None and peer.name in comparison.peers:
+            column = comparison.column(peer.name)
+            ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
+        kept = RecordedProgram(status=peer.status, reason=peer.reason, ticks=ticks)
+        peers[peer.name] = kept
     return RecordedWorkload(
         baseline=baseline,
         programs=programs,
@@ -196,12 +199,6 @@ def _workload(
         configs=tuple(trial.config.key for trial in session.trials(INITIAL, workload)),
         surroundings=around.content if around else "",
     )
-
-
-def _record_race(comparison: Comparison) -> tuple[int | None, ...]:
-    if not comparison.raced_us:
-        return ()
-    return (None, *map(_ticks, comparison.raced_us), *[None] * len(comparison.peers))
 
 
 def _record_compilations(
@@ -227,15 +224,6 @@ def _record_compilations(
     return found
 
 
-def _peer(trial: PeerTrial, comparison: Comparison | None) -> RecordedProgram:
-    """Keep what became of a peer; its times are those of the rounds, the only ones there are."""
-    if comparison is None or trial.name not in comparison.peers:
-        return RecordedProgram(status=trial.status, reason=trial.reason)
-    column = comparison.column(trial.name)
-    ticks = tuple(_ticks(row[column]) for row in comparison.rounds)
-    return RecordedProgram(status=trial.status, reason=trial.reason, ticks=ticks)
-
-
 def _record_program(session: Session, trial: Trial) -> RecordedProgram:
     final = session.trial(INITIAL, trial.workload, trial.config, stage="finals")
     if final is not None and final.status is not Status.CORRECT:
@@ -247,10 +235,7 @@ def _record_program(session: Session, trial: Trial) -> RecordedProgram:
 
 
 def _program(
-    status: Status,
-    reason: str,
-    measurement: Measurement | None,
-    verdict: Correctness | None = None,
+    status: Status, reason: str, measurement: Measurement | None, verdict: Correctness | None = None
 ) -> RecordedProgram:
     if measurement is None or status is not Status.CORRECT:
         return RecordedProgram(status=status, reason=reason)

@@ -28,12 +28,7 @@ from tuner.search.pool import Pool
 from tuner.session.events import CandidateMade, ToolsDeclared
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.device_queues import (
-    assign_workloads,
-    queue_of,
-    record_assignment,
-    work_in_queues,
-)
+from tuner.tuning.device_queues import assign_workloads, queue_of, record_assignment, work_in_queues
 from tuner.tuning.energy import EnergyStage, reserved_s
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.executor import short_switch_interval
@@ -41,13 +36,7 @@ from tuner.tuning.finals import Finals
 from tuner.tuning.keep_bits import keep_known_bits
 from tuner.tuning.machine_code import compare_winner
 from tuner.tuning.progress import Moment, ProgressTracker
-from tuner.tuning.run import (
-    Run,
-    SkippedWorkloads,
-    pools_of,
-    undecided_of,
-    unsearched_workloads,
-)
+from tuner.tuning.run import Run, SkippedWorkloads, pools_of, undecided_of, unsearched_workloads
 from tuner.tuning.search import budget_of, cross_measure, search_all
 from tuner.tuning.verification import Verification, Watch
 from tuner.tuning.warm_start import Knowledge, warm_seeds
@@ -112,9 +101,9 @@ def run(
 
 def _strength_of(opened: OpenRun, options: RunOptions) -> Callable[[Run], None]:
     """Give what measures how strong verification is, in a run that verifies and has not told."""
-    device, told = opened.device, (opened.session.directory / "mutation.json").exists()
+    device, is_known = opened.device, (opened.session.directory / "mutation.json").exists()
     verifies = "verify" in device.capabilities and not device.info.evaluator
-    if told or options.cluster or not (verifies and opened.plan.config.mutants):
+    if is_known or options.cluster or not (verifies and opened.plan.config.mutants):
         return lambda run: None
 
     def measure(run: Run) -> None:
@@ -230,12 +219,6 @@ def _load_ahead(plan: Plan, pools: Mapping[Workload, Pool]) -> None:
         preload_importance()
 
 
-def _is_at_an_answer(plan: Plan, session: Session) -> bool:
-    """Tell whether all is searched that a session has, and rounds are what is left."""
-    same_trials = plan.config.trials == session.manifest.config.trials
-    return bool(session.events(ToolsDeclared)) and same_trials and not undecided_of(session)
-
-
 def _measure_baselines(run: Run) -> Callable[[], None]:
     """Measure what the session lacks; what comes back verifies the rest before anything runs."""
     plan, session, evaluator = run.plan, run.session, run.evaluator
@@ -260,12 +243,14 @@ def _measure_baselines(run: Run) -> Callable[[], None]:
     work_in_queues(run.device, edge_cases, evaluator.verify_baseline)
 
     def verify_known() -> None:
-        known = (one for one in plan.config.workloads if one not in new)
+        known = (workload for workload in plan.config.workloads if workload not in new)
         judged = (w for w in known if evaluator.is_measure(session.baselines()[w].correctness))
         work_in_queues(run.device, tuple(judged), evaluator.verify_baseline)
         run.verification.try_near()
 
     prepare = cache(verify_known)
-    if not _is_at_an_answer(plan, session):
+    # Not where all is searched that the session has, and rounds are what is left.
+    same_trials = plan.config.trials == session.manifest.config.trials
+    if not (session.events(ToolsDeclared) and same_trials and not undecided_of(session)):
         prepare()
     return prepare

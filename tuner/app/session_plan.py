@@ -147,11 +147,11 @@ def _require_there(directory: Path, space: Path, remedy: str) -> None:
 def _require_unchanged(
     directory: Path, manifest: Manifest, spec: KernelSpec, remedy: str, *, kernel_only: bool = False
 ) -> None:
-    """Raise `SessionError` for changed files; `kernel_only` is as in `Manifest.changed`."""
+    """Raise `SessionError` for changed files; `kernel_only` is as in `Manifest.list_changes`."""
     if not manifest.config.workloads:
         raise SessionError("is of no workload", path=directory)
     try:
-        changed = manifest.changed(spec, kernel_only=kernel_only)
+        changed = manifest.list_changes(spec, kernel_only=kernel_only)
     except OSError as error:
         message = f"a file of it cannot be read: {error.filename}: {error.strerror}"
         raise SessionError(message, path=directory) from error

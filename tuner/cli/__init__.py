@@ -78,7 +78,6 @@ class CommandLine(click.Group):
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program; all that it prints is visible."""
         with redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):  # which puts them back
             clean_output()
             return super().main(*args, **kwargs)
@@ -120,6 +119,5 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the program on the command line's arguments."""
     clean_output()  # also what Python prints of an error that nobody caught
     cli.main(prog_name=program_name())

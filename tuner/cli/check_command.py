@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,23 +13,19 @@ from click.exceptions import Exit
 
 from tuner.cli import options
 from tuner.cli.exits import NOT_SHOWN, stdout_kept_for_result
-from tuner.model.trial import Status
+from tuner.model.trial import Status, Trial
 from tuner.report.serial import pick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import RenderableType
 
     from tuner.app.check import SpaceCheck
-    from tuner.model.trial import Trial
 
 
 @click.command("check")
 @click.argument("space", metavar="SPACE.yaml", type=click.Path(path_type=Path))
 @click.option(
-    "--target",
-    help="Architecture to compile for; sm_90a by default, gfx942 for a kernel in HIP.",
+    "--target", help="Architecture to compile for; sm_90a by default, gfx942 for a kernel in HIP."
 )
 @options.count(
     "--sample",

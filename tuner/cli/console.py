@@ -38,7 +38,6 @@ def is_wide(console: rich.console.Console) -> bool:
 
 
 def fit_to_file(console: Console) -> None:
-    """Widen such a console."""
     if is_wide(console):
         console.width = FILE_COLUMNS
 

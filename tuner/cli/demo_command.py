@@ -45,7 +45,12 @@ def command(kernel: str, folder: Path) -> None:
         )
     require_writable(folder, "--to")
     with writing(folder, "files of the demo", "--to"):
-        copy_files(folder)
+        for file in FILES.rglob("*"):
+            target = folder / file.relative_to(FILES)
+            # pip compiles whatever Python it installs; what is there already may be changed.
+            if file.is_file() and file.suffix != ".pyc" and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write(target, file.read_bytes())
     words = [
         *(str(folder / f"kernels/sglang/{kernel}.cu"), "--device", "recorded"),
         *("--space", str(folder / f"search_spaces/sglang/{kernel}.yaml")),
@@ -60,13 +65,3 @@ def command(kernel: str, folder: Path) -> None:
     # Not `main`, which would turn an interruption into one that says nothing of how to resume.
     with run_command.command.make_context(program_name(), words, obj=following) as context:
         run_command.command.invoke(context)
-
-
-def copy_files(folder: Path) -> None:
-    """Copy what the demo tunes; what is there already stays, for somebody may have changed it."""
-    for file in FILES.rglob("*"):
-        target = folder / file.relative_to(FILES)
-        # pip compiles whatever Python it installs.
-        if file.is_file() and file.suffix != ".pyc" and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(target, file.read_bytes())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +14,6 @@ from tuner.app.locate import find_recordings
 from tuner.cli import options
 from tuner.device.families import family, family_names
 from tuner.model.errors import DeviceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from tuner.app.environment import program_name
-from tuner.cli.console import is_wide
-from tuner.model.errors import SessionError, TunerError
+from tuner.cli.console import Console, is_wide
+from tuner.model.errors import AgentError, SessionError, TunerError
 from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.sections.summary import headline
@@ -21,12 +22,8 @@ from tuner.report.serial import pick
 from tuner.report.terminal import best_so_far, config_lines, results_table, so_far_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.table import Table
 
-    from tuner.cli.console import Console
-    from tuner.model.errors import AgentError
     from tuner.report.data import ReportData
     from tuner.report.rounds import RoundData, Spent
     from tuner.report.sections.dispatch import PeersOn

@@ -7,19 +7,15 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.exceptions import Exit
 
 from tuner.app.environment import resume_line
 from tuner.model.errors import INTERRUPTED, InputError, Interrupted, TunerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 # `tune check`: nothing is wrong that was seen, and the reference was not compared.
 NOT_SHOWN = 5

@@ -37,10 +37,7 @@ def list_known(store: str | None, as_json: bool) -> None:
     opened = _open_knowledge(store)
     known = summaries(opened.searches(most=ALL_SEARCHES))
     if as_json:
-        told = {
-            "store": str(opened.location),
-            "kernels": [asdict(summary) for summary in known],
-        }
+        told = {"store": str(opened.location), "kernels": [asdict(summary) for summary in known]}
         click.echo(json.dumps(told))
         return
     click.echo(f"store {opened.location}")

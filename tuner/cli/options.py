@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,8 +32,6 @@ from tuner.model.settings import (
 from tuner.model.settings import FILE as SOME_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tuner.model.cluster import TlsFiles
 
 Command = TypeVar("Command", bound="Callable[..., object]")
@@ -209,7 +208,6 @@ def tls_files(
 
 
 def say(text: str) -> None:
-    """Tell the user what is no result."""
     click.echo(text, err=True)
 
 
@@ -220,7 +218,6 @@ def asker(trusted: bool) -> Callable[[str], bool]:
 
 
 def on_terminal() -> bool:
-    """Whether somebody is there to answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

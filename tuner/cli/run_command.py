@@ -11,7 +11,7 @@ import click
 from tuner.app.environment import program_name
 from tuner.cli import options
 from tuner.cli.exits import interrupt_on_sigterm, resumed_by, stdout_kept_for_result
-from tuner.model.settings import ReachSettings, option_of, settings_in, words_of
+from tuner.model.settings import GivenSettings, ReachSettings, option_of, settings_in, words_of
 
 if TYPE_CHECKING:
     from tuner.app.open import OpenRun
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tuner.app.run import FinishedRun
     from tuner.cli.console import Console
     from tuner.model.cluster import ClusterSettings
-    from tuner.model.settings import GivenSettings
 
 WORDS = "tuner.cli.words"
 

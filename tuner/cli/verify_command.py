@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from tuner.cli.exits import stdout_kept_for_result
 from tuner.report.serial import pick_each
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tuner.model.trial import Check, Result
 
 FAILED = 3

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tuner.cli.console import Console, Live, is_wide
-from tuner.model.progress import PHASES
+from tuner.model.progress import PHASES, Listener, Phase, Progress, WorkloadProgress
 from tuner.model.trial import Status
 from tuner.process.tally import waits
 from tuner.report import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.console import RenderableType
-
     from tuner.model.kernel import Workload
-    from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
 
 # Before the first of them; a kernel without a search space is drafted then.
 OPENING = "reading the kernel and opening the device"
@@ -277,7 +273,6 @@ def counts(workload: WorkloadProgress) -> str:
 
 
 def speedup(workload: WorkloadProgress) -> str:
-    """Write the speedup by the search's own times, or nothing."""
     return "" if workload.speedup is None else f"{workload.speedup:.2f}x"
 
 

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tuner.model.kernel import Workload
-from tuner.model.statistics import (
-    LEAST_US,
-    Interval,
-    cost_us,
-    paired_interval,
-    unpaired_interval,
-)
+from tuner.model.statistics import LEAST_US, Interval, cost_us, paired_interval, unpaired_interval
 from tuner.model.trial import RESOLUTION, Check, Comparison, Status, Trial, Variant, is_noisy
 
 # One in this many rounds chooses among several finalists; the others report (tuning/finals.py).
@@ -83,7 +77,6 @@ class Compared:
 
     @property
     def slower(self) -> bool:
-        """Whether it is slower than the baseline."""
         return self.interval[1] < 1.0 - RESOLUTION
 
     @property

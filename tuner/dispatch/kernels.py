@@ -137,10 +137,7 @@ class VariantRenderer:
         return self._known[key]
 
     def applicability(
-        self,
-        kernel: VariantKernel,
-        workload: Workload,
-        others: Sequence[Workload],
+        self, kernel: VariantKernel, workload: Workload, others: Sequence[Workload]
     ) -> Applicability:
         """Find out for which shapes, also of `others`, a kernel of `workload` is the source."""
         _, definition = self._candidate(kernel.variant.candidate)

@@ -97,10 +97,6 @@ def _production_us(compared: Compared) -> float:
     return compared.production.time_us if compared.production else compared.baseline_us
 
 
-def _count_kernels(entries: Sequence[Entry]) -> int:
-    return len({entry.kernel for entry in entries if entry.kernel is not None})
-
-
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """What the best set of so many variants gains over the baseline, in the geometric mean."""
@@ -261,7 +257,8 @@ class SessionDispatch:
         """Say what few variants gain, and all; nothing where no variant serves anything."""
         chosen = len(self.table.kernels)
         every = self._entries(SetSelection(within=0.0))
-        sets = {_count_kernels(every): every, chosen: self.table.entries}
+        kernels = {entry.kernel for entry in every if entry.kernel is not None}
+        sets = {len(kernels): every, chosen: self.table.entries}
         fewer = (n for n in CURVE if n < max(sets) and n not in sets)
         sets |= {n: self._entries(SetSelection(most=n)) for n in fewer}
         return tuple(
@@ -276,7 +273,7 @@ class SessionDispatch:
         found: dict[str, Argument] = {}
         for candidate in dict.fromkeys(one.variant.candidate for one in self.table.kernels):
             arguments = self.renderer.definition(candidate).spec.arguments
-            found.update({one.name: one for one in arguments if one.added})
+            found.update({argument.name: argument for argument in arguments if argument.added})
         return tuple(found.values())
 
     def applicability(self, kernel: VariantKernel) -> Applicability:

@@ -24,11 +24,7 @@ def write_campaign(states: Sequence[JobState], wall_s: float, path: Path) -> Non
 
 
 def render_campaign(
-    states: Sequence[JobState],
-    wall_s: float,
-    name: str,
-    reports: set[str],
-    logs: set[str],
+    states: Sequence[JobState], wall_s: float, name: str, reports: set[str], logs: set[str]
 ) -> str:
     """Make the page's HTML; every text from outside is escaped."""
     outcomes = [one.outcome for one in states if one.outcome and one.status == "done"]

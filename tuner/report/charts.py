@@ -106,7 +106,7 @@ def throughputs(
     results: Sequence[Result], traffic_bytes: Mapping[str, int], streaming_gbps: float
 ) -> Markup:
     """Draw the achieved rate of each workload against the measured streaming rate."""
-    times_us = [_bounded_us(one) for one in results]
+    times_us = [_bounded_us(result) for result in results]
     rates = [_per_ns(traffic_bytes[one.workload.key], one) for one in results]
     x = Scale(0, max([streaming_gbps, *chain(*rates)]) * 1.02, 0, WIDTH)
     floors_us = [floor_us(traffic_bytes[one.workload.key], streaming_gbps) for one in results]
@@ -130,7 +130,7 @@ def roofline(
 
     That of the declared peak (its name and GFLOP/s) is drawn where the memory's reaches it.
     """
-    keys = [one.workload.key for one in results]
+    keys = [result.workload.key for result in results]
     intensities = [operations[key] / traffic_bytes[key] for key in keys]
     gflops = [_per_ns(operations[one.workload.key], one) for one in results]
     low, high = min(intensities) / 4, max(intensities) * 4

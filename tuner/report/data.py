@@ -42,6 +42,7 @@ from tuner.session.events import (
     Event,
     HomesChosen,
     MachineCodeCompared,
+    Profiled,
     ReferenceTimed,
     SearchEnded,
     SpacePruned,
@@ -58,7 +59,6 @@ from tuner.tuning.run import undecided_of
 if TYPE_CHECKING:
     from tuner.dispatch.table import CurvePoint, DispatchTable
     from tuner.report.rounds import AuthorData, RoundData
-    from tuner.session.events import Profiled
 
 # What is defined on the `host` device, or on any CPU, and for no GPU.
 _TELLS_HOST = re.compile(r"__CUDA_ON_HOST__|\bON_HOST_\w|\b__(?:x86_64|aarch64)__")
@@ -235,14 +235,14 @@ class ReportData:
 
     def ranking(self) -> tuple[str, ...]:
         """Order the candidates: those that serve most workloads first, then the fastest."""
-        known = {one.name: one.speedup or 0.0 for one in self.candidates}
+        known = {candidate.name: candidate.speedup or 0.0 for candidate in self.candidates}
         wins = self.wins()
         names = dict.fromkeys((*known, *self.searched))
         return tuple(sorted(names, key=lambda name: (-wins.get(name, 0), -known.get(name, 0.0))))
 
     def baseline_us(self, workload: Workload) -> float | None:
         """Find the baseline's time as the search saw it, else as the final comparison did."""
-        compared = (one.baseline_us for one in self.results if one.workload == workload)
+        compared = (result.baseline_us for result in self.results if result.workload == workload)
         return self.baselines_us.get(workload.key, next(compared, None))
 
     def shared_bytes(self, trial: Trial) -> int | None:
@@ -315,13 +315,24 @@ def from_session(
     with suppress(ValueError):
         stated = float(environment.get("streaming_gbps", ""))
         rate = stated if 0 < stated < inf else None
+    results = session.results()
+    compared = [
+        event
+        for event in session.events(MachineCodeCompared)
+        if any(event.is_of(result) for result in results)
+    ]
+    default = None
+    for first in session.candidates()[:1]:
+        with suppress(TunerError):  # written by another version
+            document = parse(first.space_text, Path(first.name))
+            default = search_space(document, validate_space(document)).default
     shown = {f"operator {name}": value for name, value in config.operators.items()}
     shown |= {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
     data = ReportData(
         kernel=manifest.kernel,
         device=environment.get("device", config.device),
         recorded=recorded,
-        results=tuple(sorted(session.results(), key=lambda one: places.get(one.workload, 0))),
+        results=tuple(sorted(results, key=lambda one: places.get(one.workload, 0))),
         records=tuple((record.trial, record.elapsed_s) for record in records),
         finals=tuple(session.trials(stage="finals")),
         comparisons=tuple(session.comparisons()),
@@ -330,7 +341,7 @@ def from_session(
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else rate,
         dynamic_shared_bytes=dict(_find_shared_sizes([one.trial for one in records], session)),
-        default=_default(session.candidates()),
+        default=default,
         baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
         baseline_accuracy=tuple(
             found for one in checked.values() if one for _, found in one.accuracy
@@ -367,7 +378,8 @@ def from_session(
         # Who is faster, of variants or peers, no CPU can say.
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
-        machine_code=_machine_code(session),
+        # The last comparison of each workload's winner; those of earlier winners are over.
+        machine_code=tuple({one.workload: one for one in compared}.values()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
@@ -434,15 +446,6 @@ def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float
     return None if gflops is None else (peak, gflops)
 
 
-def _machine_code(session: Session) -> tuple[MachineCodeCompared, ...]:
-    """List the last comparison of each workload's winner; those of earlier winners are over."""
-    results, compared = session.results(), dict[str, MachineCodeCompared]()
-    for event in session.events(MachineCodeCompared):
-        if any(event.is_of(result) for result in results):
-            compared[event.workload] = event
-    return tuple(compared.values())
-
-
 def _dispatch(session: Session) -> Dispatch | None:
     """Make the table as `tune export` does; None where there is none."""
     if not session.comparisons():
@@ -463,7 +466,7 @@ def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...
     left_out = "the roofline and the difference to the baseline are left out"
     try:
         spec = load_definition(config.space, config.operators, invariant=config.invariant).spec
-        changed = session.manifest.changed(spec, kernel_only=True)
+        changed = session.manifest.list_changes(spec, kernel_only=True)
     except (TunerError, OSError) as error:
         return None, (f"The search space cannot be read any more, so {left_out}: {error}",)
     if changed:
@@ -513,12 +516,4 @@ def _shared_sizes(
         launches = read_definition(document, operators).spec.launch
     except TunerError:
         return None
-    return [one.shared_memory for one in launches if one.shared_memory is not None]
-
-
-def _default(candidates: Sequence[CandidateRecord]) -> Config | None:
-    for first in candidates[:1]:
-        with suppress(TunerError):  # written by another version
-            document = parse(first.space_text, Path(first.name))
-            return search_space(document, validate_space(document)).default
-    return None
+    return [launch.shared_memory for launch in launches if launch.shared_memory is not None]

@@ -77,9 +77,7 @@ def _draw(data: ReportData) -> dict[str, Any]:
 
 
 def _draw_plots(
-    data: ReportData,
-    importance: tuple[search.CandidateImportance, ...],
-    peers: tuple[PeersOn, ...],
+    data: ReportData, importance: tuple[search.CandidateImportance, ...], peers: tuple[PeersOn, ...]
 ) -> Iterator[Plot]:
     """Draw what answers a question; nothing of times where these are a CPU's."""
     if (spent := course.time_spent(data)) is not None:
@@ -123,9 +121,9 @@ def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:
     streaming = data.streaming_gbps or 0.0
     traffic, operations = data.traffic_bytes, data.operations
     placed = [
-        one
-        for one in data.results
-        if streaming and one.workload.key in traffic and roofline_of(one) is not None
+        result
+        for result in data.results
+        if streaming and result.workload.key in traffic and roofline_of(result) is not None
     ]
     known = [
         one for one in placed if traffic[one.workload.key] and operations.get(one.workload.key)

@@ -66,7 +66,6 @@ def write_page(html: str, path: Path) -> None:
 
 
 def draw(chart: str, **values: object) -> Markup:
-    """Draw `chart`.svg.j2."""
     return render_part(f"{chart}.svg.j2", **values)
 
 

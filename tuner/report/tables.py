@@ -67,10 +67,16 @@ def write_table(
     Every text is escaped but `Markup`. One that `sorts` has a button in each head.
     """
     heads = [one if isinstance(one, Column) else Column(one) for one in columns]
+    head_cells = []
+    for head in heads:
+        text = breakable(head.head) if "_" in head.head else escape(head.head)
+        inside = f'<button type="button">{text}</button>' if sorts and head.head else text
+        numeric = _class_of("n" if head.numeric else "")
+        head_cells.append(f'<th scope="col"{numeric}>{inside}</th>')
     lines = [
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">',
         f"<table{_class_of('listed', css, 'sorts' if sorts else '')}>",
-        f"<thead><tr>{''.join(_write_head(head, sorts=sorts) for head in heads)}</tr></thead>",
+        f"<thead><tr>{''.join(head_cells)}</tr></thead>",
         "<tbody>",
         *(f"<tr>{''.join(_write_cells(row, heads))}</tr>" for row in rows),
         "</tbody>\n</table>\n</div>",
@@ -84,24 +90,16 @@ def tag(text: str, *, bad: bool = False) -> Markup:
 
 
 def soft(text: str) -> Markup:
-    """Write what matters less."""
     return Markup('<span class="soft">{}</span>').format(text)
 
 
 def join(*parts: str) -> Markup:
-    """Join what there is with spaces."""
     return Markup(" ").join(part for part in parts if part)
 
 
 def breakable(name: str) -> Markup:
     """Let a line break behind each underscore of a name."""
     return Markup("_<wbr>").join(name.split("_"))
-
-
-def _write_head(column: Column, *, sorts: bool) -> str:
-    text = breakable(column.head) if "_" in column.head else escape(column.head)
-    inside = f'<button type="button">{text}</button>' if sorts and column.head else text
-    return f'<th scope="col"{_class_of("n" if column.numeric else "")}>{inside}</th>'
 
 
 def _write_cells(row: Sequence[Cell | str | int], heads: Sequence[Column]) -> Iterable[str]:

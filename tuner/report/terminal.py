@@ -157,7 +157,7 @@ def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str,
     if most is not None and len(ordered) > most and not any(map(is_of_cpu, ordered)):
         tuned = [one for one in ordered if not one.workload.held_out] or ordered
         # Of what is too noisy to say neither a best nor a worst is known.
-        judged = [one for one in tuned if not one.noisy] or tuned
+        judged = [workload for workload in tuned if not workload.noisy] or tuned
         judged.sort(key=lambda one: -one.speedup)
         first = judged[0], judged[-1], judged[len(judged) // 2]
         # The median of few is one of the others, too.
@@ -174,10 +174,7 @@ def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str,
 
 
 def _choose_columns(
-    rows: Sequence[tuple[str, Result]],
-    names: Sequence[Text],
-    peers: Sequence[PeersOn],
-    width: int,
+    rows: Sequence[tuple[str, Result]], names: Sequence[Text], peers: Sequence[PeersOn], width: int
 ) -> list[_Column]:
     """Make the columns that fit, in the order in which they are read."""
     labels, results = [Text(label, style="dim") for label, _ in rows], [r for _, r in rows]
@@ -188,7 +185,7 @@ def _choose_columns(
     def column(
         head: str, write: Callable[[Result], Text | str], *, needed: bool = False
     ) -> _Column:
-        return _Column(head, "right", [write(one) for one in results], needed)
+        return _Column(head, "right", [write(result) for result in results], needed)
 
     def alone(r: Result) -> Text:
         if r.alone_us is None or r.alone_speedup is None:
@@ -201,6 +198,17 @@ def _choose_columns(
     def ratio(r: Result) -> Text:
         styles = {"faster": "bold green", "slower": "bold red"}
         return Text(formatting.ratio(r.speedup), styles.get(formatting.significance(r), ""))
+
+    def best_peer(r: Result) -> Text:
+        on = best.get(r.workload)
+        peer = on.best if on else None
+        if on is None or peer is None or peer.time_us is None or peer.speedup is None:
+            return Text("-")
+        text = Text(f"{peer.name} {micro(peer.time_us)}")
+        if on.served != on.winner:
+            return text  # the ratio is to what serves, which is not in the row
+        style = "" if not peer.different else "bold green" if peer.speedup > 1.0 else "bold red"
+        return text.append(" ").append(formatting.ratio(peer.speedup), style=style)
 
     def interval(r: Result) -> Text:
         return Text(formatting.interval(r.interval), style="dim")
@@ -219,7 +227,7 @@ def _choose_columns(
         column("95 % interval", timed(interval), needed=True),
     ]
     if best:
-        columns += [column("best peer\nus, against it", lambda r: _best_peer(best.get(r.workload)))]
+        columns += [column("best peer\nus, against it", best_peer)]
     columns += [column("roof-\nline", lambda r: _dash(roofline_of(r), formatting.percent))]
     if around:
         columns += [column("alone\nus", alone)]
@@ -276,27 +284,27 @@ def json_of(data: ReportData) -> dict[str, object]:
         "surroundings": dict(data.surroundings),
         "workloads": [
             {
-                **pick(one, "workload held_out=workload.held_out baseline_us tuned_us"),
+                **pick(result, "workload held_out=workload.held_out baseline_us tuned_us"),
                 **pick(
-                    None if data.on_cpu else one,
+                    None if data.on_cpu else result,
                     "speedup interval",
-                    verdict=None if data.on_cpu else formatting.significance(one),
+                    verdict=None if data.on_cpu else formatting.significance(result),
                 ),
-                "surroundings": one.surroundings or None,
-                **pick(one, "alone_us alone_baseline_us"),
-                **pick(None if data.on_cpu else one, "alone_speedup"),
-                "serves": server_of(data.dispatch, one),
-                "roofline": plain(roofline_of(one)),
-                **pick(one, "candidate config registers=resources.registers"),
-                "occupancy": None if one.occupancy is None else one.occupancy.share,
-                **({"peers": peers[one.workload]} if one.workload in peers else {}),
-                **({"gpu": name} if (name := device_of(data, one)) else {}),
+                "surroundings": result.surroundings or None,
+                **pick(result, "alone_us alone_baseline_us"),
+                **pick(None if data.on_cpu else result, "alone_speedup"),
+                "serves": server_of(data.dispatch, result),
+                "roofline": plain(roofline_of(result)),
+                **pick(result, "candidate config registers=resources.registers"),
+                "occupancy": None if result.occupancy is None else result.occupancy.share,
+                **({"peers": peers[result.workload]} if result.workload in peers else {}),
+                **({"gpu": name} if (name := device_of(data, result)) else {}),
             }
-            for one in data.results
+            for result in data.results
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
         **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
-        "rounds": [_round_json(one) for one in data.rounds],
+        "rounds": [_round_json(record) for record in data.rounds],
         **energy,
         **{name: value for name, value in optional.items() if value},
     }
@@ -326,17 +334,6 @@ def _round_json(one: RoundData) -> dict[str, object]:
 
 def _dash(value: T | None, written: Callable[[T], str | Text]) -> str | Text:
     return "-" if value is None else written(value)
-
-
-def _best_peer(peers: PeersOn | None) -> Text:
-    best = peers.best if peers else None
-    if peers is None or best is None or best.time_us is None or best.speedup is None:
-        return Text("-")
-    text = Text(f"{best.name} {formatting.microseconds(best.time_us)}")
-    if peers.served != peers.winner:
-        return text  # the ratio is to what serves, which is not in the row
-    style = "" if not best.different else "bold green" if best.speedup > 1.0 else "bold red"
-    return text.append(" ").append(formatting.ratio(best.speedup), style=style)
 
 
 def trials_frame(data: ReportData) -> DataFrame:

@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     Column,
@@ -29,16 +27,8 @@ from tuner.model.bounds import Microseconds, Printable
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import Status
-from tuner.session.database import (
-    NAME_ANOTHER,
-    Database,
-    StoreError,
-    StoreLocation,
-    insert_new,
-)
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from tuner.session.database import NAME_ANOTHER, Database, StoreError, StoreLocation, insert_new
+from tuner.session.records import adapter_of
 
 # Raise it with every change that an older version could not read.
 SCHEMA_VERSION = 1
@@ -114,7 +104,7 @@ def _read_search(content: object) -> PastSearch | None:
     if not isinstance(content, str) or len(content) > MOST_CHARACTERS:
         return None
     try:
-        search = _adapter().validate_json(content, strict=True)
+        search: PastSearch = adapter_of(PastSearch).validate_json(content, strict=True)
     except ValueError:
         return None
     for workload in search.workloads:
@@ -125,13 +115,6 @@ def _read_search(content: object) -> PastSearch | None:
             if not config.config or is_correct != (config.time_us is not None):
                 return None
     return search
-
-
-@cache
-def _adapter() -> TypeAdapter[PastSearch]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(PastSearch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Manifest:
     created: str
     headers_sha: str = ""
 
-    def changed(self, spec: KernelSpec, *, kernel_only: bool = False) -> list[str]:
+    def list_changes(self, spec: KernelSpec, *, kernel_only: bool = False) -> list[str]:
         """List what of a kernel is not as it was: the search space, the source and all else.
 
         Raises `OSError` for a file that cannot be read.
@@ -84,7 +84,7 @@ class SessionHeader:
     seconds: Seconds
 
     def to_row(self) -> tuple[str, str, State, float]:
-        manifest = _adapter(Manifest).dump_json(self.manifest).decode()
+        manifest = adapter_of(Manifest).dump_json(self.manifest).decode()
         return manifest, json.dumps(dict(self.environment)), self.state, self.seconds
 
     @classmethod
@@ -97,12 +97,12 @@ class SessionHeader:
         from pydantic_core import from_json
 
         content = {
-            "manifest": _validate(_adapter(Manifest), manifest, "the manifest"),
+            "manifest": _validate(adapter_of(Manifest), manifest, "the manifest"),
             "environment": from_json(environment),  # which bounds its depth
             "state": state,
             "seconds": seconds,
         }
-        header: SessionHeader = _validate(_adapter(SessionHeader), content, "the header")
+        header: SessionHeader = _validate(adapter_of(SessionHeader), content, "the header")
         for name, value in asdict(header.manifest.config).items():
             if isinstance(value, int | float) and not abs(value) < 1 << 63:
                 raise ValueError(f"{name} of the manifest's config is {value}")
@@ -117,7 +117,7 @@ class SessionHeader:
 
 
 @cache
-def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
+def adapter_of(kind: type[_T]) -> TypeAdapter[_T]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

@@ -57,7 +57,6 @@ def over(session: Session, number: int) -> bool:
 
 
 def history(session: Session) -> tuple[RoundRecord, ...]:
-    """List the rounds that are over, in order."""
     return tuple(record for record in list_rounds(session) if over(session, record.number))
 
 
@@ -108,5 +107,4 @@ def answers(session: Session, number: int) -> list[str]:
 
 
 def last(events: Sequence[_Answered], answer: str = "") -> _Answered | None:
-    """Find the last event of an answer."""
     return next((event for event in reversed(events) if event.answer == answer), None)

@@ -125,7 +125,11 @@ class Session:
                 return f"there is no result on {workload} to take back"
         return ""
 
-    def _append(self, record: SessionRecord) -> None:
+    def append(self, record: SessionRecord) -> None:
+        """Append a record that needs no check; of results and peers of a workload the last counts.
+
+        Trials, baselines and candidates have methods of their own.
+        """
         self._store.append(record)
         self._add(record)
 
@@ -144,7 +148,9 @@ class Session:
                 del self._results[record.workload]
             case BitsKept():
                 self._others.append(record)
-                self._records = [r._replace(trial=_judged(r.trial, record)) for r in self._records]
+                self._records = [
+                    r._replace(trial=_judge_by_class(r.trial, record)) for r in self._records
+                ]
                 self._trials = {_trial_key(r.trial): r.trial for r in self._records}
             case _:
                 self._others.append(record)
@@ -161,7 +167,7 @@ class Session:
         if recorded is None:
             if parent is not None:
                 self._require_candidate(parent)
-            self._append(candidate)
+            self.append(candidate)
         elif recorded != candidate:
             raise SessionError(
                 f"candidate {name!r} has another template, search space or parent here",
@@ -183,7 +189,7 @@ class Session:
                 path=self.directory,
                 remedy="ask `Session.trial` before measuring: records are never rewritten",
             )
-        self._append(Record(trial, time.monotonic() - self._origin))
+        self.append(Record(trial, time.monotonic() - self._origin))
 
     def trial(
         self, candidate: str, workload: Workload, config: Config, *, stage: Stage = "search"
@@ -217,11 +223,7 @@ class Session:
         ]
 
     def fastest(
-        self,
-        candidate: str | None = None,
-        workload: Workload | None = None,
-        *,
-        full: bool = False,
+        self, candidate: str | None = None, workload: Workload | None = None, *, full: bool = False
     ) -> list[Trial]:
         """List the search's timed trials, the fastest first; `full`: not those stopped early."""
         return fastest(self.trials(candidate, workload), full=full)
@@ -246,40 +248,26 @@ class Session:
                 path=self.directory,
                 remedy="ask `Session.baselines` before measuring",
             )
-        self._append(Baseline(workload, measurement, correctness, resources, occupancy))
+        self.append(Baseline(workload, measurement, correctness, resources, occupancy))
 
     def baselines(self) -> dict[Workload, Baseline]:
         return dict(self._baselines)
 
-    def record_comparison(self, comparison: Comparison) -> None:
-        self._append(comparison)
-
     def comparisons(self) -> list[Comparison]:
         return self._of(Comparison)
-
-    def record_peer(self, trial: PeerTrial) -> None:
-        """Append what became of a peer; the last record of a name and workload counts."""
-        self._append(trial)
 
     def peers(self, workload: Workload | None = None) -> list[PeerTrial]:
         last = {(trial.workload, trial.name): trial for trial in self._of(PeerTrial)}
         return [trial for trial in last.values() if workload in (None, trial.workload)]
 
-    def record_energy(self, energy: Energy) -> None:
-        """Append a window of energy; a program may have several on a workload."""
-        self._append(energy)
-
     def energies(self, workload: Workload | None = None) -> list[Energy]:
         return [energy for energy in self._of(Energy) if workload in (None, energy.workload)]
-
-    def record_check(self, check: Check) -> None:
-        self._append(check)
 
     def checks(self) -> list[Check]:
         return self._of(Check)
 
     def record_event(self, event: Event) -> None:
-        self._append(event)
+        self.append(event)
 
     def events(self, kind: type[_Event], number: int | None = None) -> list[_Event]:
         """List the events of a type, `Event` for all; None selects every round."""
@@ -289,10 +277,6 @@ class Session:
     def kept_rows(self) -> Mapping[str, str]:
         """The bits of invariant rows that were chosen, by `Workload.key`; empty where none were."""
         return {key: bits for event in self.events(BitsKept) for key, bits in event.bits.items()}
-
-    def record_result(self, result: Result) -> None:
-        """Set what is reported for a workload, in place of an earlier result."""
-        self._append(result)
 
     def results(self) -> list[Result]:
         """List the results, one a workload, in the order in which workloads first had one."""
@@ -318,7 +302,7 @@ class Session:
         return evaluator if won and won <= verified else ""
 
     def withdraw_result(self, workload: Workload) -> None:
-        self._append(Withdrawal(workload))
+        self.append(Withdrawal(workload))
 
     @property
     def seconds(self) -> float:
@@ -349,7 +333,6 @@ class Session:
 
     @property
     def language(self) -> Language:
-        """The language of the kernel."""
         return language_of(self.manifest.config.template)
 
     def write_variant(self, workload: Workload, variant: Variant, source: str) -> Path:
@@ -412,7 +395,7 @@ def _trial_key(trial: Trial) -> tuple[str, str, str, Stage]:
     return trial.candidate, trial.workload.key, trial.config.key, trial.stage
 
 
-def _judged(trial: Trial, kept: BitsKept) -> Trial:
+def _judge_by_class(trial: Trial, kept: BitsKept) -> Trial:
     """See a trial as it counts since a class of bits was chosen; its record stays what it was."""
     bits = trial.correctness.bits if trial.correctness else ""
     if trial.status is not Status.CORRECT or bits == kept.bits.get(trial.workload.key, bits):

@@ -134,7 +134,6 @@ class SessionStore:
             return SessionHeader.from_row(*rows[0])
 
     def records(self) -> Iterator[SessionRecord]:
-        """Read all records in the order in which they were appended."""
         with self._reading():
             for row in self._raw.execute("SELECT kind, content FROM records ORDER BY id"):
                 yield from_row(*row)
@@ -147,7 +146,6 @@ class SessionStore:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was measured or tried yet."""
         with self._reading():
             query = "SELECT 1 FROM records WHERE kind IN ('trial', 'baseline') LIMIT 1"
             return self._raw.execute(query).fetchone() is not None

@@ -32,7 +32,7 @@ def next_config(timed: Sequence[Trial], account: Account, objective: Objective) 
     `timed` is ordered by time. The first half are the fastest; the others are, of those that can
     still win, the most unlike those measured, for the fastest few are often all but the same.
     """
-    measured = [one.variant for one in account.variants if one.variant is not None]
+    measured = [variant.variant for variant in account.variants if variant.variant is not None]
     new = (trial for trial in timed if trial.variant not in measured)
     left = [trial for trial in new if can_win(trial, account, objective)]
     if not left or len(measured) >= MOST_CONFIGS:
@@ -47,11 +47,11 @@ def can_win(trial: Trial, account: Account, objective: Objective) -> bool:
     """Tell whether a config could cost less than the best so far, if it drew the least power."""
     if not account.variants or trial.time_us is None:
         return True
-    least_w = min(one.net_w for one in account.programs) * (1.0 - POWER_MARGIN)
+    least_w = min(program.net_w for program in account.programs) * (1.0 - POWER_MARGIN)
     least = least_w * trial.time_us * 1e-3
     if objective == "edp":
         least *= trial.time_us
-    return least < min(one.cost(objective) for one in account.variants)
+    return least < min(variant.cost(objective) for variant in account.variants)
 
 
 def unlike(a: Variant, b: Variant) -> int:
@@ -142,7 +142,13 @@ class EnergyStage:
         if isinstance(found, Outcome):
             reason = f"{found.status}: {found.reason}"
             self.run.verification.fail("energy", workload, trial.variant, reason)
-        elif reason := _skips_work(found, trial):
+        elif (
+            found.cold and trial.time_us and found.time_us
+        ) and found.time_us < SKIPPED_SHARE * trial.time_us:
+            reason = (
+                f"a call takes {found.time_us:.3g} us when it is repeated over its own results, "
+                f"{trial.time_us:.3g} us otherwise: it skips work"
+            )
             self.run.verification.fail("energy", workload, trial.variant, reason)
         else:
             self._keep(workload, "variant", found, trial.variant)
@@ -172,7 +178,7 @@ class EnergyStage:
         variant: Variant | None = None,
     ) -> None:
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self.run.session.record_energy(Energy(workload, kind, window, variant, created))
+        self.run.session.append(Energy(workload, kind, window, variant, created))
 
     def _spend(self, workload: Workload, seconds: float) -> None:
         self._left_s = max(0.0, self._left_s - seconds)
@@ -183,7 +189,7 @@ class EnergyStage:
         return most_seconds(configs) if configs else 0.0
 
     def _is_measured(self, workload: Workload) -> bool:
-        ends_idle = [one.kind == "idle" for one in self.run.session.energies(workload)][-1:]
+        ends_idle = [energy.kind == "idle" for energy in self.run.session.energies(workload)][-1:]
         return ends_idle == [True] and self._windows(workload, None) >= REPEATS
 
     def _account(self, workload: Workload) -> Account:
@@ -231,15 +237,3 @@ def require_time(plan: Plan) -> None:
             f"{workloads} workload{'s' if workloads > 1 else ''}",
             remedy=f"allow at least {math.ceil(least_s)}s, or choose fewer with --workload",
         )
-
-
-def _skips_work(window: EnergyWindow, trial: Trial) -> str:
-    timed_us, time_us = trial.time_us, window.time_us
-    if not window.cold or timed_us is None or time_us is None:
-        return ""
-    if time_us >= SKIPPED_SHARE * timed_us:
-        return ""
-    return (
-        f"a call takes {time_us:.3g} us when it is repeated over its own results, "
-        f"{timed_us:.3g} us otherwise: it skips work"
-    )

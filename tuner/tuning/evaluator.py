@@ -270,7 +270,7 @@ class Evaluator:
         own = resources[launches[0].kernel]
         if not result.called:
             return own, self._occupancy(own, launches[0])
-        shares = [self._occupancy(resources[one.kernel], one) for one in result.called]
+        shares = [self._occupancy(resources[launch.kernel], launch) for launch in result.called]
         known = [share for share in shares if share is not None]
         return own, min(known, key=lambda share: share.share, default=None)
 

@@ -93,7 +93,6 @@ class TrialExecutor:
         return sum(len(queue.under_way) for queue in self._queues.values())
 
     def under_way(self, queue: int) -> int:
-        """Count the trials of one queue that were begun and not taken."""
         return len(self._queues[queue].under_way) if queue in self._queues else 0
 
     def begin(self, one: Pending | Trial) -> None:
@@ -137,7 +136,7 @@ class TrialExecutor:
             if trial is not None:  # else another queue has failed, and will say why
                 return trial
 
-    def finished(self) -> Iterator[Trial]:
+    def take_ended(self) -> Iterator[Trial]:
         """Take what has ended when the rest is given up, and end the threads."""
         self.close()
         futures = [future for queue in self._queues.values() for _, future in queue.under_way]
@@ -212,7 +211,7 @@ def executing(
     try:
         yield executor
     except BaseException:
-        for trial in executor.finished():
+        for trial in executor.take_ended():
             keep(trial)
         raise
     finally:
@@ -277,7 +276,7 @@ class PrecompilingSearcher:
         (config,) = configs
         return self._compiled.pop(config, None) or self._evaluator.start(self.workload, config)
 
-    def refused(self) -> list[Trial]:
+    def take_refused(self) -> list[Trial]:
         """Take the trials of configs that were compiled ahead and can't run; they are told."""
         taken, self._refused = self._refused, []
         return taken

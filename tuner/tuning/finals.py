@@ -24,8 +24,7 @@ from tuner.model.trial import Comparison, PeerTrial, Result, Status, Trial, Vari
 from tuner.process.tally import spent_on
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.finalists import FinalistSelection, Ranking
-from tuner.tuning.race import SECONDS, Raced, race
+from tuner.tuning.finalists import SECONDS, FinalistSelection, Raced, Ranking, race
 from tuner.tuning.run import Run
 from tuner.tuning.verification import COMPARE
 
@@ -72,7 +71,7 @@ class FinalsPeers:
     def note(self, workload: Workload, name: str, status: Status, reason: str) -> None:
         """Keep what became of a peer, verified now or before."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._session.record_peer(PeerTrial(workload, name, status, reason, created))
+        self._session.append(PeerTrial(workload, name, status, reason, created))
 
     def compare(
         self, programs: Sequence[Program], peers: Mapping[str, Program], rounds: int
@@ -145,7 +144,7 @@ class Finals:
         )
         self._write(result)
         # Last: a resumed run takes a result for the end of this step.
-        self._session.record_result(result)
+        self._session.append(result)
 
     def _verify_and_compare(self, workload: Workload) -> tuple[list[Trial], Comparison | None]:
         """Verify and compare those in front; where they fail, those behind them."""
@@ -262,7 +261,7 @@ class Finals:
                     raise
                 for one, why in guilty.items():
                     self._verification.fail(COMPARE, workload, one, why)
-                variants = [one for one in variants if one not in guilty]
+                variants = [variant for variant in variants if variant not in guilty]
                 continue
             for one, fault in zip(comparison.finalists, faults, strict=False):
                 if fault:
@@ -273,7 +272,7 @@ class Finals:
                     raise Unmeasured(
                         f"not measured: {name} costs less between its neighbours than can be told"
                     )
-                self._session.record_comparison(comparison)
+                self._session.append(comparison)
                 return comparison
         return None
 
@@ -313,8 +312,8 @@ class Finals:
             rounds = min(rounds, ROUNDS_ON_CPU)
         baseline = self._candidates.evaluator(self._plan.candidate).baseline_program(workload)
         programs = {
-            one: self._candidates.evaluator(one.candidate).program(workload, one.config)
-            for one in variants
+            variant: self._candidates.evaluator(variant.candidate).program(workload, variant.config)
+            for variant in variants
         }
         peers = self._peers.programs(workload)
         timed, names = self._peers.compare([baseline, *programs.values()], peers, rounds)
@@ -348,7 +347,7 @@ class Finals:
             alone_us=timed.alone_us,
             production=self._peers.production(workload) if names else "",
             raced_us=raced_us,
-            candidates=tuple(one.name for one in self._session.candidates()),
+            candidates=tuple(candidate.name for candidate in self._session.candidates()),
             unvaried=timed.unvaried,
         )
         right = list(self._peers.programs(workload))
@@ -360,7 +359,7 @@ class Finals:
         winner = comparison.finalists.index(chosen)
         found = compare_with_baseline(comparison, winner + 1, self._plan.config.seed)
         workload = comparison.workload
-        trial = next(one for one in finalists if one.variant == chosen)
+        trial = next(variant for variant in finalists if variant.variant == chosen)
         traffic = self._plan.spec.min_bytes.integer(workload.values)
         isolated, alone = comparison.isolated_us, comparison.alone_us
         rate = self._device.info.streaming_gbps
@@ -397,7 +396,7 @@ class Finals:
 def _of_some(
     comparison: Comparison, variants: Sequence[Variant], peers: Sequence[str]
 ) -> Comparison:
-    kept = [one for one in comparison.finalists if one in variants]
+    kept = [variant for variant in comparison.finalists if variant in variants]
     right = [name for name in comparison.peers if name in peers]
     columns = [comparison.column(one) for one in (None, *kept, *right)]
     raced = bool(comparison.raced_us)

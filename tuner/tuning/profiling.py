@@ -108,7 +108,7 @@ class Profiling:
 
     def degree_in(self, session: Session) -> Degree:
         """Tell how deep profiles go; asking the tool takes seconds, a session's may say it."""
-        counted = any(one.degree is Degree.COUNTERS for one in profiles(session))
+        counted = any(profile.degree is Degree.COUNTERS for profile in profiles(session))
         return Degree.COUNTERS if counted else self._profiler.degree
 
     def of(self, plan: Plan, trial: Trial, number: int = 0) -> Profiled | None:
@@ -158,7 +158,7 @@ class Profiling:
 
     def keep(self, plan: Plan, session: Session, number: int, trials: Sequence[Trial]) -> None:
         """Profile trials and note what came of it in a round, unless that is noted already."""
-        known = {(one.candidate, one.workload) for one in profiles(session)}
+        known = {(profile.candidate, profile.workload) for profile in profiles(session)}
         for trial in trials:
             new = (trial.candidate, trial.workload.key) not in known
             if new and (profiled := self.of(plan, trial, number)) is not None:
@@ -188,7 +188,7 @@ def _describe_launches(profile: Profile) -> Iterator[LaunchFigures]:
 
 def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
     """List what profiles said, of one candidate or of all."""
-    return [one for one in session.events(Profiled) if candidate in (None, one.candidate)]
+    return [event for event in session.events(Profiled) if candidate in (None, event.candidate)]
 
 
 def worth_profiling(session: Session, plan: Plan, best: Mapping[Workload, Trial]) -> list[Trial]:

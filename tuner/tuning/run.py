@@ -24,7 +24,7 @@ def undecided_of(session: Session) -> Mapping[str, str]:
     """Say why the workloads, by key, were given up that no run of a session has decided since."""
     decided = {result.workload.key for result in session.results()}
     events = session.events(LeftUndecided)
-    return {one.workload: one.reason for one in events if one.workload not in decided}
+    return {event.workload: event.reason for event in events if event.workload not in decided}
 
 
 class SkippedWorkloads:
@@ -71,11 +71,11 @@ def unsearched_workloads(session: Session, candidate: str) -> Set[str]:
     One whose finals came later has been searched to the end since.
     """
     unsearched: set[str] = set()
-    for one in session.events(LeftUndecided):
-        if one.candidate == candidate:
-            unsearched.add(one.workload)
-        elif not one.candidate:
-            unsearched.discard(one.workload)
+    for event in session.events(LeftUndecided):
+        if event.candidate == candidate:
+            unsearched.add(event.workload)
+        elif not event.candidate:
+            unsearched.discard(event.workload)
     return unsearched & undecided_of(session).keys()
 
 

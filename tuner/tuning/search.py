@@ -25,13 +25,7 @@ from tuner.space.plan import Plan, distance
 from tuner.space.template import Template
 from tuner.tuning.device_queues import queue_of, record_assignment
 from tuner.tuning.evaluator import Pending
-from tuner.tuning.executor import (
-    AHEAD,
-    DEPTH,
-    PrecompilingSearcher,
-    depth_of,
-    executing,
-)
+from tuner.tuning.executor import AHEAD, DEPTH, PrecompilingSearcher, depth_of, executing
 from tuner.tuning.hopeless import Hopeless
 from tuner.tuning.keep_bits import CHOSEN, CLASSES, CONFIGS, choose_bits, list_class_members
 from tuner.tuning.run import Run, unsearched_workloads
@@ -121,15 +115,12 @@ def budget_of(plan: Plan, pool: Pool) -> int:
 
 def nearest(own: Workload, workloads: Sequence[Workload]) -> frozenset[Workload]:
     """Choose the other workloads that one learns from."""
-    others = (one for one in workloads if one != own)
+    others = (workload for workload in workloads if workload != own)
     return frozenset(sorted(others, key=lambda other: distance(own, other))[:LEARNT_FROM])
 
 
 def search_all(
-    run: Run,
-    *,
-    searches_left: int = 1,
-    warm: Mapping[Workload, Sequence[Config]] | None = None,
+    run: Run, *, searches_left: int = 1, warm: Mapping[Workload, Sequence[Config]] | None = None
 ) -> None:
     """Search every tuned workload; `searches_left` counts this candidate, `warm` is tried first.
 
@@ -155,7 +146,7 @@ def search_all(
 def _record_space(run: Run) -> None:
     """Record for every tuned workload how many configs `prune`, or a recording, leaves of all."""
     space, name = run.plan.space, run.plan.candidate
-    noted = {(one.candidate, one.workload) for one in run.session.events(SpacePruned)}
+    noted = {(event.candidate, event.workload) for event in run.session.events(SpacePruned)}
     for workload, pool in run.pools.items():
         recorded = None if run.evaluator.answered(workload) is None else len(pool)
         if (space.prune or recorded) and (name, workload.key) not in noted:
@@ -171,10 +162,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        run: Run,
-        workloads: Sequence[Workload],
-        warm: Mapping[Workload, Sequence[Config]],
+        self, run: Run, workloads: Sequence[Workload], warm: Mapping[Workload, Sequence[Config]]
     ) -> None:
         self._run, self._workloads, self._warm = run, workloads, warm
         self._plan, self._session, self._tracker = run.plan, run.session, run.tracker
@@ -328,7 +316,7 @@ class Search:
         return learns_from_others(config.searcher, size, config.trials)
 
     def _learning(self) -> dict[Workload, Pool]:
-        left = [one for one in self._workloads if one not in self._run.skipped]
+        left = [workload for workload in self._workloads if workload not in self._run.skipped]
         return {one: self._pools[one] for one in left if self._is_guided(one)}
 
     def _sharing(self) -> dict[Workload, Pool]:
@@ -337,7 +325,7 @@ class Search:
 
     def _propose(self, search: WorkloadSearch) -> None:
         pending = search.searcher.next()
-        for refused in search.searcher.refused():
+        for refused in search.searcher.take_refused():
             self._tracker.expect_more(search.workload, 1)
             self._keep(refused)
             self._learn(search, refused)

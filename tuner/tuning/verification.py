@@ -400,7 +400,7 @@ class Verification:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         name, config = self.device.info.name, variant.config
         check = Check(kind, workload, config, passed, reason, name, created, variant.candidate)
-        self.session.record_check(check)
+        self.session.append(check)
         self._known.add((kind, workload, variant))
         self.made.append(check)
         if passed is False:

@@ -11,7 +11,7 @@ import pytest
 
 from tuner.analysis import sass
 from tuner.analysis.base import Degree, ProfileSubject
-from tuner.analysis.metrics import DURATION, counters_for, executed
+from tuner.analysis.metrics import DURATION, counters_for, executed_mix
 from tuner.analysis.sass import disassemble
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
@@ -147,7 +147,7 @@ def test_of_several_launches_the_longest_is_diagnosed_and_all_executions_count(
     profile = Profiler(H200_LIKE, counters).profile(replace(subject, uses=uses))
     assert (profile.subject.main, profile.subject.resources.registers) == (1, 65)
     assert profile.subject.launch is profile.subject.program.launches[1]
-    assert sum(executed(profile).values()) == 5 + 7 + 5
+    assert sum(executed_mix(profile).values()) == 5 + 7 + 5
 
 
 def test_a_refusal_is_told_with_every_profile(subject: ProfileSubject) -> None:

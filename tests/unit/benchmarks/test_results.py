@@ -59,12 +59,12 @@ def found(tmp_path: Path) -> dict[str, Any]:
         environment={**ENVIRONMENT, "commit": CLEAN},
     )
     with Session.open(folder) as session:
-        session.record_result(result_of(ahead, A))
-        session.record_result(result_of(behind, A))
-        session.record_check(Check("memcheck", ONE, A.config, True))
-        session.record_check(Check("edge_cases", ONE, B.config, False, "out[0]"))
-        session.record_peer(PeerTrial(ONE, "sgl-aot", Status.CORRECT, "fails: extreme"))
-        session.record_peer(PeerTrial(ONE, "sgl-jit", Status.NOT_RECORDED, "not installed"))
+        session.append(result_of(ahead, A))
+        session.append(result_of(behind, A))
+        session.append(Check("memcheck", ONE, A.config, True))
+        session.append(Check("edge_cases", ONE, B.config, False, "out[0]"))
+        session.append(PeerTrial(ONE, "sgl-aot", Status.CORRECT, "fails: extreme"))
+        session.append(PeerTrial(ONE, "sgl-jit", Status.NOT_RECORDED, "not installed"))
     return summary(folder)
 
 

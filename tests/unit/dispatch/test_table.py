@@ -44,7 +44,7 @@ def dispatched(tmp_path):
         folder = write_session(tmp_path / f"session-{number}", space, comparisons, trials, **given)
         with Session.open(folder) as session:
             for check in checks:
-                session.record_check(check)
+                session.append(check)
             if rows:
                 session.record_event(BitsKept(0, rows))
             return SessionDispatch(session, choice or SetSelection())

@@ -99,12 +99,8 @@ def fill(session: Session) -> None:
     session.record(replace(made, config=SLOW, status=Status.RESOURCE_LIMIT, reason="too many"))
     session.record(replace(made, status=Status.CORRECT, stage="finals"))
     for workload in (LARGE, SMALL):
-        session.record_comparison(
-            Comparison(workload, (Variant(INITIAL, FAST),), ((4.1, 2.0),) * 40)
-        )
-        session.record_result(
-            Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None)
-        )
+        session.append(Comparison(workload, (Variant(INITIAL, FAST),), ((4.1, 2.0),) * 40))
+        session.append(Result(workload, 4.1, 2.0, 2.05, (2.0, 2.1), True, 0.4, FAST, None, None))
         session.write_variant(workload, Variant(INITIAL, FAST), TUNED)
     session.add_time(12.5)
     session.mark("complete")
@@ -190,7 +186,7 @@ def test_checks_the_mutation_score_and_what_is_declared_are_read(finished, monke
     (finished / "mutation.json").write_text(json.dumps(score))
     check = Check("edge_cases", Workload.of({"T": 7}), FAST, True, "", "NVIDIA H200")
     with Session.open(finished) as session:
-        session.record_check(check)
+        session.append(check)
 
     data = load(finished)
 

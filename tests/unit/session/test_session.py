@@ -198,10 +198,10 @@ class TestRoundTrip:
         with create(tmp_path) as session:
             session.record_baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY)
             session.record_baseline(HELD_OUT, MEASUREMENT)
-            session.record_comparison(comparison)
-            session.record_comparison(Comparison(LARGE, (), ()))
+            session.append(comparison)
+            session.append(Comparison(LARGE, (), ()))
             session.add_candidate("r2", "other", "version: 1", parent="base")
-            session.record_result(RESULT)
+            session.append(RESULT)
         with Session.open(tmp_path) as session:
             assert session.baselines() == {
                 LARGE: Baseline(LARGE, MEASUREMENT, CORRECTNESS, RESOURCES, OCCUPANCY),
@@ -220,12 +220,12 @@ class TestRoundTrip:
         failed = PeerTrial(SMALL, "pytorch", Status.LAUNCH, "died")
         with create(tmp_path) as session:
             for energy in ENERGIES:
-                session.record_energy(energy)
+                session.append(energy)
             for trial in PEERS:
-                session.record_peer(trial)
+                session.append(trial)
             assert session.peers() == PEERS
         with Session.open(tmp_path) as session:
-            session.record_peer(failed)
+            session.append(failed)
         with Session.open(tmp_path, read_only=True) as session:
             assert session.energies() == ENERGIES
             assert session.energies(LARGE) == ENERGIES[-1:]
@@ -372,16 +372,16 @@ class TestRecording:
         better = replace(RESULT, workload=SMALL, tuned_us=20.0, isolated_us=None)
         with create(tmp_path) as session:
             session.add_candidate("r2", "other", "version: 1", parent="base")
-            session.record_result(replace(RESULT, workload=SMALL))
-            session.record_result(RESULT)
-            session.record_result(better)
+            session.append(replace(RESULT, workload=SMALL))
+            session.append(RESULT)
+            session.append(better)
             assert session.results() == [better, RESULT]
         with Session.open(tmp_path) as session:
             assert session.results() == [better, RESULT]
             session.withdraw_result(SMALL)
         with Session.open(tmp_path) as session:
             assert session.results() == [RESULT]
-            session.record_result(better)
+            session.append(better)
             assert session.results() == [RESULT, better]
 
     def test_time_is_summed_over_runs_and_state_is_kept(self, tmp_path: Path) -> None:

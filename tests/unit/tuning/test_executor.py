@@ -143,7 +143,7 @@ def test_what_has_ended_behind_a_slow_trial_is_not_lost(made):
     for number in range(2):
         executor.begin(pending(number))
     assert evaluator.done.wait(30)
-    assert [one.config["n"] for one in executor.finished()] == [1]
+    assert [one.config["n"] for one in executor.take_ended()] == [1]
     released.set()
 
 
@@ -186,7 +186,7 @@ def test_an_error_ends_the_rest_and_reaches_whoever_takes(made):
     assert executor.take().time_us == 1.0
     with pytest.raises(KeyError):
         executor.take()
-    assert list(executor.finished()) == []
+    assert list(executor.take_ended()) == []
     assert len(evaluator.incumbents) == 2, "what came after the error was not begun"
 
 
@@ -197,7 +197,7 @@ def test_what_has_ended_when_a_run_is_given_up_is_not_lost(made):
     executor.begin(pending(0))
     executor.begin(pending(1))
     assert last.wait(10)
-    assert [one.time_us for one in executor.finished()] == [1.0, 2.0]
+    assert [one.time_us for one in executor.take_ended()] == [1.0, 2.0]
 
 
 def test_nothing_new_is_begun_after_the_end(made):
@@ -208,7 +208,7 @@ def test_nothing_new_is_begun_after_the_end(made):
     assert len(executor) == 2, "`begin` has not waited"
     executor.close()
     evaluator.hold.set()
-    assert [one.time_us for one in executor.finished()] == [1.0]
+    assert [one.time_us for one in executor.take_ended()] == [1.0]
 
 
 class Compiler:
@@ -342,10 +342,10 @@ def test_what_cannot_run_is_told_and_handed_over_without_being_asked_for():
     compiler, choosy = Compiler(broken=40), Choosy(60)
     searcher = PrecompilingSearcher(choosy, compiler, W)
     assert sorted(proposed(searcher)) == list(range(40))
-    refused = searcher.refused()
+    refused = searcher.take_refused()
     assert [trial.config["n"] for trial in refused] == list(range(40, 60))
     assert choosy.told == refused
-    assert searcher.refused() == []
+    assert searcher.take_refused() == []
 
 
 def test_a_searcher_that_cannot_tell_expects_nothing_in_particular():

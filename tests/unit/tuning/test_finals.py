@@ -17,8 +17,7 @@ from tuner.model.trial import INITIAL, Measurement, Status, Trial, Variant, fast
 from tuner.report.data import from_session
 from tuner.report.sections.search import undecided_lines
 from tuner.report.terminal import json_of
-from tuner.tuning.finalists import FinalistSelection, contenders, worth_comparing
-from tuner.tuning.race import Raced
+from tuner.tuning.finalists import FinalistSelection, Raced, contenders, worth_comparing
 
 ALL = ("fast", "slow", "absent", "wrong")
 SMALL = Workload.of({"N": 1000})

@@ -10,8 +10,7 @@ from tuner.model.config import Config
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.process.tally import note_begin, note_end, note_start, spent_on
 from tuner.session.events import TimeSpent
-from tuner.tuning.progress import Moment, ProgressTracker
-from tuner.tuning.slow_reference import REFERENCE
+from tuner.tuning.progress import REFERENCE, Moment, ProgressTracker
 
 
 class Restarting(SimulatedDevice):

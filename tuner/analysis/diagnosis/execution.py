@@ -17,7 +17,7 @@ from tuner.analysis.metrics import (
     THREADS_PER_WARP,
     at,
     counter,
-    executed,
+    executed_mix,
     innermost,
     stalls,
     whole,
@@ -358,7 +358,7 @@ def instruction_mix(profile: Profile) -> Finding | None:
 
     Fire at half. Once executions are counted, the line is the one whose overhead ran most.
     """
-    ran = executed(profile)
+    ran = executed_mix(profile)
     mix, where = (ran, "all that ran") if ran else innermost(profile)
     busy = counter(profile, SM_THROUGHPUT)
     slots = {name: mix.get(name, 0) * cost for name, cost in SLOTS.items()}

@@ -97,7 +97,8 @@ class Conversation(Protocol):
         """Write both again, after what was wrong with the last answer."""
 
     def tell(self, text: str) -> None:
-        """Say what came of an answer so far; the next request has it too."""
+        """Say what came of an answer so far; the next request has it too, which may do."""
+        return None  # noqa: RET501 - else it would be abstract
 
 
 class Agent(Protocol):

@@ -10,7 +10,7 @@ from tuner.analysis.base import Degree
 from tuner.analysis.roofline import peak_gflops
 from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
-from tuner.extensions.agents.findings import search_findings
+from tuner.extensions.agents.findings import Observed, search_findings, value_costs
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
@@ -18,19 +18,16 @@ from tuner.extensions.agents.prompts import (
     own_sections,
     percent,
     prompt,
-    settings,
     size,
 )
-from tuner.extensions.agents.ranges import Observed, value_costs
 from tuner.model.config import Config
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
-from tuner.report.formatting import times
+from tuner.report.formatting import pairs, times
 from tuner.session.events import Profiled, RoundEnded
-from tuner.session.records import CandidateRecord
 from tuner.session.rounds import RoundRecord, history, population
 from tuner.session.session import Session
 from tuner.space.plan import Plan
@@ -180,7 +177,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
         rows=[_row(task, now, w, common) for w in now.baselines_us] if now.best else [],
         common=common,
         told=findings,
-        lesser=[one.topic for one in now.findings if one not in findings],
+        lesser=[finding.topic for finding in now.findings if finding not in findings],
         comparable=not task.info.on_cpu,
         memory=memory_text(now.history, comparable=not task.info.on_cpu),
     )
@@ -202,14 +199,14 @@ def _cost(phases_s: Mapping[str, float]) -> str:
 
 
 def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
-    for one in profiled.launches:
+    for launch in profiled.launches:
         yield [
-            one.kernel,
-            f"{one.blocks} x {one.threads}",
-            "-" if one.registers is None else f"{one.registers}",
-            f"{one.shared_bytes}",
-            "-" if one.resident is None else f"{one.resident} ({one.limiter})",
-            microseconds(one.counted_us),
+            launch.kernel,
+            f"{launch.blocks} x {launch.threads}",
+            "-" if launch.registers is None else f"{launch.registers}",
+            f"{launch.shared_bytes}",
+            "-" if launch.resident is None else f"{launch.resident} ({launch.limiter})",
+            microseconds(launch.counted_us),
         ]
 
 
@@ -266,7 +263,7 @@ def _row(
         else percent(task.floor_us(workload) / time_us),
         used,
         share,
-        settings(differing) or "as all",
+        pairs(differing) or "as all",
     ]
 
 
@@ -283,11 +280,14 @@ class Briefer:
     ) -> None:
         self._plan, self._session, self._candidates = plan, session, candidates
         source = read_text(plan.spec.source)
+        # A template that is the source with parameters put in shares most of its lines.
+        lines = {line.strip() for line in source.split("\n") if len(line.strip()) > 1}
+        same = len(lines & {line.strip() for line in plan.template.text.split("\n")})
         # Measured at each start: what is said of it is to be the same in each request.
         gbps = float(session.environment.get("streaming_gbps", info.streaming_gbps))
         self._task = KernelTask(
             replace(plan.spec, tuned=plan.tuned, held_out=plan.held_out),
-            source="" if _is_made_of(plan.template.text, source) else source,
+            source="" if same >= MADE_OF * len(lines) else source,
             info=replace(info, streaming_gbps=gbps),
             degree=degree,
             operators=dict(plan.config.operators),
@@ -299,7 +299,16 @@ class Briefer:
 
         `phases_s` is what this run has taken so far, for want of a round that says it.
         """
-        members = tuple(map(self._member, population(self._session)))
+        members = tuple(
+            BriefedCandidate(
+                name=candidate.name,
+                parent=candidate.parent,
+                template=candidate.template_text,
+                space=candidate.space_text,
+                speedup=mean_speedup(self._session, candidate.name),
+            )
+            for candidate in population(self._session)
+        )
         shown = base or max(members, key=lambda one: one.speedup or 0.0).name
         plan = self._candidates.plan(shown)
         profiled = profiles(self._session, shown)
@@ -313,7 +322,7 @@ class Briefer:
         asked = plan.space, trials, plan.template, plan.spec.launch
         searched = search_findings(*asked, comparable=comparable)
         seen = [Observed.of(*one) for one in trials.items()] if comparable else []
-        ended = self._session.events(RoundEnded)
+        ended, baselines = self._session.events(RoundEnded), self._session.baselines()
         costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
         now = Situation(
             round=number,
@@ -322,9 +331,9 @@ class Briefer:
             shown=shown,
             population=members,
             best=best_trials(self._session, shown),
-            baselines_us=self._baselines_us(),
+            baselines_us={w: baselines[w].measurement.median_us for w in self._plan.tuned},
             findings=[*found.values(), *searched],
-            history=[one for one in history(self._session) if one.number < number],
+            history=[record for record in history(self._session) if record.number < number],
             values=list(value_costs(plan.space, seen)),
             profiled=profiled,
             peers_us=self._peers_us(),
@@ -343,22 +352,3 @@ class Briefer:
             if medians and one.workload in self._plan.tuned:
                 fastest[one.workload] = medians[min(medians)], min(medians)
         return fastest
-
-    def _baselines_us(self) -> dict[Workload, float]:
-        baselines = self._session.baselines()
-        return {w: baselines[w].measurement.median_us for w in self._plan.tuned}
-
-    def _member(self, candidate: CandidateRecord) -> BriefedCandidate:
-        return BriefedCandidate(
-            name=candidate.name,
-            parent=candidate.parent,
-            template=candidate.template_text,
-            space=candidate.space_text,
-            speedup=mean_speedup(self._session, candidate.name),
-        )
-
-
-def _is_made_of(template: str, source: str) -> bool:
-    """Tell whether a template is a source with parameters put in, by the lines they share."""
-    lines = {line.strip() for line in source.split("\n") if len(line.strip()) > 1}
-    return len(lines & {line.strip() for line in template.split("\n")}) >= MADE_OF * len(lines)

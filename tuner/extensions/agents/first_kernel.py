@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from tuner.app.check import check
 from tuner.app.drafters import drafter
 from tuner.app.environment import program_name
 from tuner.app.instruments import compiler_for
@@ -32,6 +33,11 @@ from tuner.model.run_config import RunConfig
 from tuner.model.settings import AUTO, LITERAL, GivenSettings, read_settings
 from tuner.process.files import read_text
 from tuner.session.events import Tool
+from tuner.space.blanks import require_filled
+from tuner.space.load import load_definition
+from tuner.space.template import Template
+from tuner.tuning.evaluator import Candidate, Evaluator
+from tuner.tuning.verification import LARGEST_HOST_BYTES
 
 REPAIRS = 3
 KERNEL = "kernel.cu"
@@ -48,8 +54,6 @@ def kernel_for(
     problem, `InputError` where nobody is named who could write a kernel, `DeviceError` where it
     could not be checked, and `AgentError` where none is written that is right.
     """
-    from tuner.space.blanks import require_filled
-
     task, kernel = drafter().read_problem(problem), problem.with_suffix(".cu")
     # A skeleton that nobody has touched is none.
     if kernel.exists() and read_text(kernel) != task.skeleton:
@@ -66,9 +70,27 @@ def kernel_for(
     device = read_settings(settings).device
     if not options.step:
         _require_runnable(device)
-    agent = agent or agent_of(_config_without_space(problem, settings, values["agent"]), options)
-    writer = writer_of(agent, problem.stem)
-    if writer is None:
+    if agent is None:
+        asked = read_settings(settings)
+        # Of a run that has no search space yet: what says who writes, and for how much.
+        config = RunConfig(
+            space=problem,
+            template=problem,
+            workloads=(),
+            agent=values["agent"],
+            model=asked.model or "",
+            max_tokens=asked.max_tokens,
+            max_cost=asked.max_cost,
+            prices=None if asked.prices is None else Path(asked.prices),
+            exchange=None if asked.exchange is None else Path(asked.exchange),
+        )
+        agent = agent_of(config, options)
+    writer: KernelWriter
+    if isinstance(agent, OpenAIAgent):
+        writer = ModelWriter(agent)
+    elif isinstance(agent, FilesAgent):
+        writer = FolderWriter(agent, agent.exchange / f"kernel-{problem.stem}")
+    else:
         raise InputError(
             f"there is no kernel for it yet, and {agent.name} writes none",
             path=problem,
@@ -107,26 +129,8 @@ def _require_runnable(device: str) -> None:
         )
 
 
-def _config_without_space(problem: Path, settings: GivenSettings, agent: str) -> RunConfig:
-    # Of a run that has no search space yet: what says who writes, and for how much.
-    asked = read_settings(settings)
-    return RunConfig(
-        space=problem,
-        template=problem,
-        workloads=(),
-        agent=agent,
-        model=asked.model or "",
-        max_tokens=asked.max_tokens,
-        max_cost=asked.max_cost,
-        prices=None if asked.prices is None else Path(asked.prices),
-        exchange=None if asked.exchange is None else Path(asked.exchange),
-    )
-
-
 def _check_source(source: str, problem: Path, device_name: str, options: RunOptions) -> None:
     """Draft a space for a source, check it, and verify it as a baseline; raise `InputError`."""
-    from tuner.app.check import check
-
     with TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         kernel = folder / f"{problem.stem}.cu"
@@ -141,11 +145,6 @@ def _check_source(source: str, problem: Path, device_name: str, options: RunOpti
 
 def _verify(space: Path, device_name: str, jobs: int | None) -> None:
     """Compare the baseline with the problem, on small sizes alone where a CPU runs it."""
-    from tuner.space.load import load_definition
-    from tuner.space.template import Template
-    from tuner.tuning.evaluator import Candidate, Evaluator
-    from tuner.tuning.verification import LARGEST_HOST_BYTES
-
     definition = load_definition(space)
     spec = definition.spec
     sizes = (*spec.edge_cases, *spec.workloads)
@@ -170,15 +169,6 @@ class KernelWriter(Protocol):
 
     def rewrite(self, problem: str) -> str:
         """Write it again, after what was wrong with the last one."""
-
-
-def writer_of(agent: object, name: str) -> KernelWriter | None:
-    """Let an agent write the kernel of the problem `name`; None for one that can't."""
-    if isinstance(agent, OpenAIAgent):
-        return ModelWriter(agent)
-    if isinstance(agent, FilesAgent):
-        return FolderWriter(agent, agent.exchange / f"kernel-{name}")
-    return None
 
 
 def first_kernel(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tuner.device.base import BITS_DIFFER, Outcome, Program
 from tuner.extensions.agents.base import AgentAnswer
-from tuner.model.config import Config, SearchSpace
+from tuner.model.config import Config
 from tuner.model.errors import (
     InputError,
     KernelError,
@@ -74,7 +74,7 @@ def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan
     """
     for what, text in (("template", answer.template), ("space", answer.space)):
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise RefusedError(f"the {what} has half of a UTF-16 character")
+            raise RefusedError(f"the {what} has half a character of UTF-16")
     folder.mkdir(parents=True, exist_ok=True)
     template_path = folder / f"template{plan.spec.language.suffix}.j2"
     space_path = folder / SPACE
@@ -94,24 +94,20 @@ def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan
             text = append_call(text, definition.spec, definition.space.parameters)
         template = Template.from_text(text, template_path)
         template.check(definition.space, definition.spec)
-        _require_searchable(definition.space, space_path)
+        if definition.space.default is None:
+            raise SpaceError("`default` is missing", path=space_path, line=1)
+        if (size := definition.space.size) > MOST_COMBINATIONS:
+            raise SpaceError(
+                f"the parameters have {size} combinations, over {MOST_COMBINATIONS}",
+                path=space_path,
+                line=definition.space.parameters[0].line,
+                remedy="leave out values: a search tries a few hundred configs, and constraints "
+                "are looked at one combination after the other",
+            )
         space = definition.space if plan.config.prune else definition.space.unpruned
         return replace(plan, spec=definition.spec, space=space, template=template, candidate=name)
     except InputError as error:
         raise RefusedError(_describe_error(error, folder)) from error
-
-
-def _require_searchable(space: SearchSpace, path: Path) -> None:
-    if space.default is None:
-        raise SpaceError("`default` is missing", path=path, line=1)
-    if space.size > MOST_COMBINATIONS:
-        raise SpaceError(
-            f"the parameters have {space.size} combinations, over {MOST_COMBINATIONS}",
-            path=path,
-            line=space.parameters[0].line,
-            remedy="leave out values: a search tries a few hundred configs, and constraints are "
-            "looked at one combination after the other",
-        )
 
 
 def require_same_scratch(plan: Plan, others: Iterable[Plan]) -> None:
@@ -375,7 +371,16 @@ def _wrong(
     evaluator: Evaluator, left: list[Config], right: set[Config], workload: Workload
 ) -> Iterator[str]:
     """Verify on one workload: note what is `right`, drop what is wrong from what is `left`."""
-    for config, outcome in _verify_together(evaluator, workload, left):
+    pending = {config: evaluator.start(workload, config) for config in left}
+    ready = {config: evaluator.ready(begun) for config, begun in pending.items()}
+    programs = {config: made for config, made in ready.items() if isinstance(made, Program)}
+    outcomes = {config: made for config, made in ready.items() if isinstance(made, Outcome)}
+    if programs:
+        with suppress(OutOfMemory):  # which says nothing of the candidate
+            # On the same inputs, which may take longer to draw than all of them to run.
+            verified = evaluator.device.verify_together([*programs.values()])
+            outcomes |= zip(programs, verified, strict=True)
+    for config, outcome in outcomes.items():
         if outcome.status is Status.CORRECT:
             right.add(config)
         if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
@@ -383,23 +388,6 @@ def _wrong(
         left.remove(config)
         reason = evaluator.in_template(workload, config, outcome.reason)
         yield f"{outcome.status} with {config} on {workload}: {reason}"
-
-
-def _verify_together(
-    evaluator: Evaluator, workload: Workload, configs: Sequence[Config]
-) -> Iterator[tuple[Config, Outcome]]:
-    """Verify configs on the same inputs, which may take longer to draw than all of them to run."""
-    pending = [(config, evaluator.start(workload, config)) for config in configs]
-    made = [(config, evaluator.ready(one)) for config, one in pending]
-    runnable = [(config, one) for config, one in made if isinstance(one, Program)]
-    yield from ((config, one) for config, one in made if isinstance(one, Outcome))
-    if not runnable:
-        return
-    try:
-        found = evaluator.device.verify_together([program for _, program in runnable])
-    except OutOfMemory:
-        return  # which says nothing of the candidate
-    yield from zip([config for config, _ in runnable], found, strict=True)
 
 
 def _describe_error(error: TunerError, folder: Path) -> str:

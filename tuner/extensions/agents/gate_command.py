@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,6 @@ from tuner.cli import options
 from tuner.cli.exits import NOT_SHOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tuner.model.config import Config
     from tuner.space.plan import Plan
 

@@ -147,7 +147,7 @@ def memory_text(
             if best and comparable
             else ""
         )
-        failed = sum(one.failed for one in rounds)
+        failed = sum(record.failed for record in rounds)
         parts.append(f"[left out: {len(rounds)} older rounds, {failed} of them failed{of_best}]")
     return "\n\n".join(parts)
 
@@ -242,8 +242,8 @@ def tree_of(session: Session) -> Tree:
         if record.candidate is None:
             failures[record.base] = failures.get(record.base, 0) + 1
     nodes = []
-    for one in population(session):
-        speedup = mean_speedup(session, one.name)
+    for member in population(session):
+        speedup = mean_speedup(session, member.name)
         reward = None if speedup is None else log(speedup)
-        nodes.append(Node(one.name, one.parent, reward, failures.get(one.name, 0)))
+        nodes.append(Node(member.name, member.parent, reward, failures.get(member.name, 0)))
     return Tree(nodes)

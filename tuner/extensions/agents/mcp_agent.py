@@ -160,7 +160,6 @@ class Handoff:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Have the run stop as Ctrl-C does."""
         with self._changed:
             self.stopping = True
             self._changed.notify_all()
@@ -204,7 +203,7 @@ class McpAgent:
         return McpRound(self._handoff, briefing, toolbox, transcript, recap)
 
 
-class McpRound:
+class McpRound(Conversation):
     """One round with the client: a submission holds the plan, the template and the space at once.
 
     A submission whose plan cannot be read, or that leaves text out, goes back at once and counts
@@ -222,10 +221,7 @@ class McpRound:
         self._handoff, self._briefing = handoff, briefing
         self._toolbox, self._transcript, self._recap = toolbox, transcript, recap
         self._rules = prompt(
-            "served",
-            stable=briefing.stable,
-            most_expectations=MOST_EXPECTATIONS,
-            metrics=MEANINGS,
+            "served", stable=briefing.stable, most_expectations=MOST_EXPECTATIONS, metrics=MEANINGS
         )
         self._text = prompt(
             "served_round",
@@ -259,9 +255,6 @@ class McpRound:
             return answer
         return self._earlier_answer() or self._next_answer("")
 
-    def tell(self, text: str) -> None:
-        """Leave it to the next request."""
-
     def repair(self, problem: str) -> AgentAnswer:
         self._refusals += 1
         earlier = self._earlier_answer()
@@ -294,26 +287,22 @@ class McpRound:
                 self._run(taken)
             if taken is None:
                 return None
+            settled = self._idea
             try:
-                self._check_submission(taken)
+                for kind, text in asdict(taken.answer).items():
+                    require_whole(text, kind)
+                if settled is None:
+                    self._idea = read_plan(taken.plan, self._briefing)
+                elif json.loads(taken.plan) and read_plan(taken.plan, self._briefing) != settled:
+                    raise ReplyError(
+                        f"the plan of round {self._briefing.round} is settled; submit a template "
+                        "and a space for it, without a plan"
+                    )
             except ReplyError as error:
                 problem = str(error)
                 self._keep("refused", plan=taken.plan, problem=problem, **asdict(taken.answer))
             else:
                 return taken
-
-    def _check_submission(self, submission: Submission) -> None:
-        for kind, text in asdict(submission.answer).items():
-            require_whole(text, kind)
-        if self._idea is None:
-            self._idea = read_plan(submission.plan, self._briefing)
-            return
-        repeated = json.loads(submission.plan)
-        if repeated and read_plan(submission.plan, self._briefing) != self._idea:
-            raise ReplyError(
-                f"the plan of round {self._briefing.round} is settled; submit a template and a "
-                "space for it, without a plan"
-            )
 
     def _run(self, call: ClientCall) -> None:
         if not call.result.set_running_or_notify_cancel():

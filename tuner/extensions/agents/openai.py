@@ -188,9 +188,9 @@ def _arguments(written: str) -> dict[str, Any] | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def _other_transcript(found: str) -> AgentError:
+def _other_transcript(difference: str) -> AgentError:
     return AgentError(
-        f"the round's transcript does not fit: {found}",
+        f"the round's transcript does not fit: {difference}",
         remedy="it may be another version's; start a new session",
     )
 
@@ -227,7 +227,7 @@ class OpenAIAgent:
         return ModelRound(Dialogue(self.client, toolbox, transcript), briefing)
 
 
-class ModelRound:
+class ModelRound(Conversation):
     """One round with the model: each request goes on with the same messages."""
 
     def __init__(self, dialogue: Dialogue, briefing: Briefing) -> None:
@@ -256,10 +256,13 @@ class ModelRound:
         schema = plan_schema(self._briefing)
         for _ in range(MOST_REPLANS):
             try:
-                return self._read_plan(schema)
+                self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
             except ReplyError as error:
                 self._dialogue.say("user", prompt("replan", problem=str(error)))
-        return self._read_plan(schema)
+            else:
+                return self._idea
+        self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
+        return self._idea
 
     def refactor(self) -> AgentAnswer:
         if self._idea is None:
@@ -275,16 +278,9 @@ class ModelRound:
         self._dialogue.say("user", request)
         return read_answer(self._dialogue.reply())
 
-    def tell(self, text: str) -> None:
-        """Leave it to the next request."""
-
     def repair(self, problem: str) -> AgentAnswer:
         self._dialogue.say("user", prompt("repair", problem=problem))
         return read_answer(self._dialogue.reply())
-
-    def _read_plan(self, schema: Mapping[str, Any]) -> Idea:
-        self._idea = read_plan(self._dialogue.reply(schema), self._briefing)
-        return self._idea
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,12 @@ def _plan_object(text: str) -> dict[str, Any]:
 
     What readers of JSON disagree about is refused: repeated keys, NaN, infinities.
     """
+
+    def refuse_number(name: str) -> object:
+        raise ReplyError(f"{name} is not a number in JSON")
+
     decoder = json.JSONDecoder(
-        object_pairs_hook=_require_distinct_keys, parse_constant=_refuse_number
+        object_pairs_hook=_require_distinct_keys, parse_constant=refuse_number
     )
     objects: list[dict[str, Any]] = []
     mistakes: list[str] = []
@@ -113,10 +117,6 @@ def _require_distinct_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, obj
             raise ReplyError(f"the key `{key}` is repeated in the JSON")
         result[key] = value
     return result
-
-
-def _refuse_number(name: str) -> object:
-    raise ReplyError(f"{name} is not a number in JSON")
 
 
 _DOTS = r"(?:\.{3,}|…)"

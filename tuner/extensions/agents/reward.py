@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 import time
 import weakref
@@ -36,7 +35,6 @@ from tuner.tuning.evaluator import Candidates, Evaluator
 SPACES = {".yaml", ".yml"}
 _LOG = logging.getLogger(__name__)
 _MOST = ToolLimits()
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,6 @@ class Scorer:
 
     @property
     def kernel(self) -> str:
-        """The kernel's name."""
         return self._plan.spec.name
 
     def score(self, template: str | AgentAnswer) -> Score:
@@ -142,7 +139,6 @@ class Scorer:
         return Score(reward_of(speedup), speedup)
 
     def close(self) -> None:
-        """End the processes and remove what was written."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -152,28 +148,29 @@ class Scorer:
         self.close()
 
     def _speedup(self, answer: AgentAnswer) -> float:
-        _require_writable(answer)
+        most = {"template": _MOST.template_characters, "space": _MOST.space_characters}
+        for what, text in (("template", answer.template), ("space", answer.space)):
+            if len(text) > most[what]:
+                raise RefusedError(f"the {what} has {len(text)} characters, over {most[what]}")
         deadline_s = time.monotonic() + self._effort.time_s
         plan = read_draft(answer, self._plan, self._folder / str(next(self._numbers)), DRAFT)
         evaluator = self._candidates.of(plan)
         validate_candidate(plan, evaluator, verify=True, seed=self._effort.seed)
-        best = {w: self._best(CandidateDraft(plan, evaluator), w, deadline_s) for w in plan.tuned}
+        best: dict[Workload, Config | None] = {}
+        for workload in plan.tuned:
+            draft, trials, effort = CandidateDraft(plan, evaluator), list[Trial](), self._effort
+            try:
+                search(draft, workload, "auto", effort.seed, effort.trials, deadline_s, trials)
+            except InputError as error:
+                # Some configs render or resolve to what no sample had shown.
+                raise RefusedError(str(error)) from error
+            best[workload] = next((trial.config for trial in fastest(trials)), None)
         if not any(best.values()):
             raise RefusedError("no config that was tried is correct on any workload")
         return geometric_mean(
             1.0 if config is None else self._compare(evaluator, workload, config)
             for workload, config in best.items()
         )
-
-    def _best(self, draft: CandidateDraft, workload: Workload, deadline_s: float) -> Config | None:
-        trials: list[Trial] = []
-        effort = self._effort
-        try:
-            search(draft, workload, "auto", effort.seed, effort.trials, deadline_s, trials)
-        except InputError as error:
-            # Some configs render or resolve to what no sample had shown.
-            raise RefusedError(str(error)) from error
-        return next((trial.config for trial in fastest(trials)), None)
 
     def _compare(self, evaluator: Evaluator, workload: Workload, config: Config) -> float:
         """Verify in full, time in alternation with the baseline, and verify once more."""
@@ -195,15 +192,6 @@ class Scorer:
         if compared.faults and compared.faults[1]:
             raise RefusedError(f"wrong once it has been timed, on {workload}: {compared.faults[1]}")
         return median(baseline_us / own_us for baseline_us, own_us in compared.times_us)
-
-
-def _require_writable(answer: AgentAnswer) -> None:
-    most = {"template": _MOST.template_characters, "space": _MOST.space_characters}
-    for what, text in (("template", answer.template), ("space", answer.space)):
-        if len(text) > most[what]:
-            raise RefusedError(f"the {what} has {len(text)} characters, over {most[what]}")
-        if _SURROGATE.search(text):
-            raise RefusedError(f"the {what} holds half a character, which no file can")
 
 
 def reward(kernel: Path | str, template: str | AgentAnswer, effort: Effort | None = None) -> float:
@@ -252,5 +240,4 @@ class GrpoReward:
         return rewards
 
     def close(self) -> None:
-        """End the processes."""
         self._scorer.close()

@@ -141,8 +141,8 @@ class Rounds:
         """Run one round; False where the agent has nothing left to try."""
         session = self._session
         self._before_s = self._progress.phases_s()
-        planned = {one.answer for one in session.events(Planned, number)}
-        if not planned or not planned <= self._decided(number):
+        planned = {event.answer for event in session.events(Planned, number)}
+        if not planned or not planned <= self._decided_answers(number):
             # Else an earlier run accepted all: only a search is left, and nobody is asked again.
             base = self._author.policy.choose(tree_of(session))
             conversation = self._open_conversation(number, base)
@@ -163,7 +163,7 @@ class Rounds:
                 if last(session.events(Planned, number), one.answer) is None:
                     session.record_event(Planned(number, one.idea, answer=one.answer))
             for one in asked:
-                if one.answer not in self._decided(number):
+                if one.answer not in self._decided_answers(number):
                     self._say(f"round {one.label}: on {one.idea.base}, {one.idea.change}")
                     self._write_candidate(one, attempts)
         made = session.events(CandidateMade, number)
@@ -172,7 +172,7 @@ class Rounds:
             self._try_candidates(number, left, len(made))
         return True
 
-    def _decided(self, number: int) -> set[str]:
+    def _decided_answers(self, number: int) -> set[str]:
         """Name the answers of a round that became candidates or never will."""
         session = self._session
         kinds = (CandidateMade, RoundEnded, RoundRefused)
@@ -189,7 +189,7 @@ class Rounds:
                 assert isinstance(idea, Idea)
                 asked.append(AskedAnswer(number, answer, idea, conversation))
             except ReplyError as error:
-                if answer not in self._decided(number):
+                if answer not in self._decided_answers(number):
                     problem = repair_surrogates(str(error))
                     conversation.tell(f"refused: {problem}")
                     refused = RoundRefused(number, base or INITIAL, (problem,), answer=answer)
@@ -285,7 +285,7 @@ class Rounds:
                 session.add_candidate(one.name, text, space, planned.idea.base)
             with self._refusing(number, one.answer, one.name):
                 self._search(plan, number, shared_by)
-        refused = {one.candidate for one in session.events(RoundRefused, number)}
+        refused = {event.candidate for event in session.events(RoundRefused, number)}
         left = [one for one in made if one.name not in refused]
         speedups = {one.name: mean_speedup(session, one.name) or 0.0 for one in left}
         if speedups:
@@ -332,7 +332,7 @@ class Rounds:
             trial = session.trial(plan.candidate, workload, default) if default else None
             defaults[workload.key] = trial.time_us if trial else None
         metrics = {
-            name: {one.workload: one.metrics for one in profiles(session, name)}
+            name: {profile.workload: profile.metrics for profile in profiles(session, name)}
             for name in (idea.base, plan.candidate)
         }
         return outcome(

@@ -207,20 +207,16 @@ def trajectories(session: Session, form: Format) -> Trajectories:
         elif form == "grpo" and not conversation.request:
             left_out[number] = "no template was asked for: the plan could not be read"
         else:
-            shown = _row_of(conversation, form)
+            shown: Row = {"prompt": list(conversation.request)}
+            if form == "sft":
+                shown = {
+                    "prompt": list(conversation.opening),
+                    "completion": list(conversation.rest),
+                    # None, not empty: some templates of chats introduce tools for an empty list.
+                    "tools": conversation.tools and list(conversation.tools),
+                }
             rows.append({**shown, **_result(session, record, conversation)})
     return Trajectories(tuple(rows), left_out)
-
-
-def _row_of(conversation: ChatConversation, form: Format) -> Row:
-    if form == "grpo":
-        return {"prompt": list(conversation.request)}
-    return {
-        "prompt": list(conversation.opening),
-        "completion": list(conversation.rest),
-        # None, not empty: some templates of chats introduce tools for an empty list.
-        "tools": conversation.tools and list(conversation.tools),
-    }
 
 
 def write_trajectories(directory: Path, path: Path, form: Format) -> Trajectories:
@@ -264,11 +260,14 @@ def explain_left_out(left_out: Mapping[int, str]) -> str:
 def _result(session: Session, record: RoundRecord, conversation: ChatConversation) -> Row:
     """Say what came of a round, in columns that have the same type in every row."""
     speedup = record.outcome.speedup if record.outcome else None
+    came_of_it = "incorrect" if speedup is None else "measured"
+    if record.candidate is None or record.outcome is None:
+        came_of_it = "slow" if record.outcome else "refused"
     manifest = session.manifest
     return {
         "reward": reward_of(speedup),
         "speedup": speedup,
-        "outcome": _outcome(record),
+        "outcome": "unplanned" if record.idea is None else came_of_it,
         "kernel": manifest.kernel,
         "device": session.environment.get("device", manifest.config.device),
         "agent": manifest.config.agent,
@@ -278,14 +277,6 @@ def _result(session: Session, record: RoundRecord, conversation: ChatConversatio
         "candidate": record.candidate or "",
         "problems": list(record.problems),
     }
-
-
-def _outcome(record: RoundRecord) -> str:
-    if record.idea is None:
-        return "unplanned"
-    if record.candidate is None or record.outcome is None:
-        return "slow" if record.outcome else "refused"
-    return "incorrect" if record.outcome.speedup is None else "measured"
 
 
 def export_trajectories(directory: Path, path: Path, form: str) -> Iterator[tuple[str, bool]]:

@@ -88,10 +88,6 @@ class DeclaredSpace:
     def parameter(self, name: str) -> Parameter | None:
         return {p.name: p for p in self.choices.parameters}.get(name)
 
-    def counts_threads(self, name: str) -> bool:
-        """Whether a parameter is the extent of a launch's block, alone in one dimension."""
-        return any([str(extent) for extent in one.block] == [name] for one in self.model.launch)
-
 
 def next_value(values: Sequence[int], end: int, *, threads: bool) -> int | None:
     """Continue an ascending range beyond one of its ends; None where no number above 0 follows.
@@ -171,7 +167,7 @@ class Widening:
     because: str
 
 
-class WideningConversation:
+class WideningConversation(Conversation):
     """One round: what to widen is decided from the base's findings alone."""
 
     def __init__(self, briefing: Briefing) -> None:
@@ -203,9 +199,6 @@ class WideningConversation:
             space = add_value(space, widening.parameter, widening.value, beside=widening.beside)
         return AgentAnswer(self._base().template, space)
 
-    def tell(self, text: str) -> None:
-        """Leave it to the next request."""
-
     def repair(self, problem: str) -> AgentAnswer:
         raise ReplyError(
             f"the agent `literal` cannot repair anything; what was wrong: {problem}",
@@ -227,7 +220,10 @@ class WideningConversation:
         found: dict[tuple[str, int], Widening] = {}
         for finding in self._briefing.findings:
             widening = _widening(space, finding) if finding.topic == TOPIC else None
-            if widening is not None and not _has(tried, widening):
+            if widening is None:
+                continue
+            others = (space.parameter(widening.parameter) for space in tried)
+            if not any(other and widening.value in other.values for other in others):
                 found.setdefault((widening.parameter, widening.value), widening)
         return tuple(found.values())
 
@@ -255,13 +251,9 @@ def _widening(space: DeclaredSpace, finding: Finding) -> Widening | None:
     end = next((v for v in (values[0], values[-1]) if v == finding.value), None)
     if end is None or end == 0:
         return None
-    threads = space.counts_threads(parameter.name)
-    value = next_value(values, end, threads=threads)
+    # The extent of a launch's block, alone in one dimension.
+    blocks = [[str(extent) for extent in launch.block] for launch in space.model.launch]
+    value = next_value(values, end, threads=[parameter.name] in blocks)
     if value is None or not makes_sense(space, parameter.name, value):
         return None
     return Widening(parameter.name, value, end, finding.text)
-
-
-def _has(spaces: list[DeclaredSpace], widening: Widening) -> bool:
-    known = (space.parameter(widening.parameter) for space in spaces)
-    return any(widening.value in parameter.values for parameter in known if parameter is not None)

@@ -48,7 +48,6 @@ class TunedArrays:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the first config."""
         return self.default_us / self.time_us
 
 
@@ -112,7 +111,7 @@ def tune_arrays(
         shared_bytes=shared_memory,
     )
     space, pool = list_configs(parameters, constraints)
-    default = Config.of({one.name: one.values[0] for one in space.parameters})
+    default = Config.of({parameter.name: parameter.values[0] for parameter in space.parameters})
     default = default if default in pool else pool[0]
     bench_settings = BenchSettings(
         launched.name,
@@ -128,23 +127,28 @@ def tune_arrays(
         tried = []
         for one in tuning.run(asked.searcher, budget, asked.seed, default):
             tried.append(one)
-            _require_time(tried[0])
+            if tried[0].time_us is None:
+                first = tried[0].measured
+                raise KernelError(
+                    f"the first config, {tried[0].config}, is {first.status}: {first.reason}",
+                    remedy="list values first that are right",
+                )
         say_failures(tried)
         right = sorted(filter(_time_of, tried[1:]), key=_time_of)
         finalists = [tried[0], *right[:FINALISTS]]
         place, medians = 0, [_time_of(tried[0])]
         if right:
-            instances = [launched.instance(one.config) for one in finalists]
+            instances = [launched.instance(finalist.config) for finalist in finalists]
             place, medians = choose_fastest(bench.compare(instances, ROUNDS))
         best = launched.instance(finalists[place].config)
         rows = tuple(
             {
-                **one.config,
-                "status": str(one.measured.status),
-                "reason": one.measured.reason,
-                "time_us": one.time_us,
+                **trial.config,
+                "status": str(trial.measured.status),
+                "reason": trial.measured.reason,
+                "time_us": trial.time_us,
             }
-            for one in tried
+            for trial in tried
         )
         found = dict(best.config), medians[place], medians[0], best.source
         return TunedArrays(*found, rows, bench.info.name)
@@ -152,15 +156,6 @@ def tune_arrays(
 
 def _time_of(tried: TriedConfig) -> float:
     return tried.time_us or 0.0
-
-
-def _require_time(first: TriedConfig) -> None:
-    if first.time_us is None:
-        of = first.measured
-        raise KernelError(
-            f"the first config, {first.config}, is {of.status}: {of.reason}",
-            remedy="list values first that are right",
-        )
 
 
 def _only_kernel(source: str) -> str:

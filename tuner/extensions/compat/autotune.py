@@ -6,19 +6,18 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from filelock import FileLock
 
 from tuner.compiler.cache import user_cache_dir
 from tuner.extensions.compat.bench import CALL
-from tuner.extensions.compat.judging import Judge
-from tuner.extensions.compat.stopwatch import GpuStopwatch, Stopwatch
-from tuner.extensions.compat.tuning import FINALISTS, LOG, ROUNDS, choose_fastest
+from tuner.extensions.compat.tuning import FINALISTS, LOG, ROUNDS, Judge, choose_fastest
 from tuner.model import TUNER_VERSION
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import InputError, KernelError
@@ -123,7 +122,12 @@ class Autotuned:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         def launch(*positional: Any, **named: Any) -> Any:
             call = _Call(self.fn, grid, positional, named, self.arg_names)
-            self.best_config = self._config_for(call)
+            given = call.arguments
+            dtypes = {name: str(array.dtype) for name, array in call.arrays.items()}
+            key = json.dumps([[repr(given.get(name)) for name in self.key], dtypes], sort_keys=True)
+            if key not in self._known:
+                self._known[key] = self._find_pin(call, key)
+            self.best_config = self._known[key]
             return call.run(self.best_config)
 
         return launch
@@ -134,22 +138,14 @@ class Autotuned:
             raise InputError("warmup=True launches nothing", remedy="call the kernel once")
         return self[grid](*positional, **named)
 
-    def _config_for(self, call: _Call) -> Any:
-        given = call.arguments
-        dtypes = {name: str(one.dtype) for name, one in call.arrays.items()}
-        asked = json.dumps([[repr(given.get(name)) for name in self.key], dtypes], sort_keys=True)
-        if asked not in self._known:
-            self._known[asked] = self._find_pin(call, asked)
-        return self._known[asked]
-
-    def _find_pin(self, call: _Call, asked: str) -> Any:
+    def _find_pin(self, call: _Call, key: str) -> Any:
         """Read the winner, or measure one; processes that ask for the same wait for one another."""
         of = {
             **self._stopwatch.identify(),
             "tune": TUNER_VERSION,
             "source": _source_of(self.fn),
-            "configs": [repr(keywords_of(one)) for one in self.configs],
-            "key": asked,
+            "configs": [repr(keywords_of(config)) for config in self.configs],
+            "key": key,
         }
         digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
         path = self._folder / f"{digest[:32]}.json"
@@ -159,7 +155,13 @@ class Autotuned:
         with FileLock(path.with_suffix(".lock")):
             if (found := self._read(path)) is not None:
                 return found
-            chosen, times_us = self._measure(call)
+            arrays = call.arrays
+            kept = {k: a.clone() if hasattr(a, "clone") else a.copy() for k, a in arrays.items()}
+            try:
+                trials = _Trials(call, kept, self._stopwatch)
+                chosen, times_us = self._fastest(trials, self._prune(call))
+            finally:
+                _restore(arrays, kept)
             content = {"config": repr(keywords_of(chosen)), **times_us, "of": of}
             atomic_write(path, json.dumps(content, indent=1))
         return chosen
@@ -169,15 +171,7 @@ class Autotuned:
             named = parse_json(read_text(path))["config"]
         except (OSError, ValueError, KeyError, TypeError):
             return None  # none, or not ours: it is measured and written anew
-        return next((one for one in self.configs if repr(keywords_of(one)) == named), None)
-
-    def _measure(self, call: _Call) -> tuple[Any, dict[str, float]]:
-        configs = self._prune(call)
-        kept = {name: _copy(one) for name, one in call.arrays.items()}
-        try:
-            return self._fastest(_Trials(call, kept, self._stopwatch), configs)
-        finally:
-            _restore(call.arrays, kept)
+        return next((config for config in self.configs if repr(keywords_of(config)) == named), None)
 
     def _fastest(self, trials: _Trials, configs: Sequence[Any]) -> tuple[Any, dict[str, float]]:
         """Search, then let the best meet the first config in turns."""
@@ -204,7 +198,7 @@ class Autotuned:
         model, top = self._pruning.get("perf_model"), self._pruning.get("top_k")
         if model and top:
             count = int(top * len(configs)) if isinstance(top, float) else top
-            estimates = [model(**{**call.arguments, **keywords_of(one)}) for one in configs]
+            estimates = [model(**{**call.arguments, **keywords_of(config)}) for config in configs]
             ranked = sorted(range(len(configs)), key=lambda k: estimates[k])
             # The first stays: it is what the others are checked against.
             configs = [configs[k] for k in sorted({0, *ranked[: max(count, 1)]})]
@@ -267,7 +261,11 @@ def _search(configs: Sequence[Any], trials: _Trials) -> dict[int, float]:
             times[place] = trials.time_us(configs[place])
         return times.get(place)
 
-    listed = [{k: _value(v) for k, v in keywords_of(one).items()} for one in configs]
+    plain = (bool, int, float, str)
+    listed: list[dict[str, Value]] = [
+        {k: v if isinstance(v, plain) else repr(v) for k, v in keywords_of(config).items()}
+        for config in configs
+    ]
     names = dict.fromkeys(name for config in listed for name in config)
     if any(len(config) != len(names) for config in listed):  # they span no space
         for place in range(1, len(configs)):
@@ -297,12 +295,10 @@ def keywords_of(config: Any) -> dict[str, Any]:
     return {**config.kwargs, **{name: one for name, one in options.items() if one is not None}}
 
 
-def _value(value: Any) -> Value:
-    return value if isinstance(value, bool | int | float | str) else repr(value)
-
-
 def _names_of(kernel: Any) -> list[str]:
-    return list(inspect.signature(_innermost(kernel)).parameters)
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return list(inspect.signature(kernel).parameters)
 
 
 def _source_of(kernel: Any) -> str:
@@ -312,16 +308,6 @@ def _source_of(kernel: Any) -> str:
             return str(known)
         last, kernel = kernel, getattr(kernel, "fn", None)
     return inspect.getsource(last)
-
-
-def _innermost(kernel: Any) -> Any:
-    while hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    return kernel
-
-
-def _copy(array: Any) -> Any:
-    return array.clone() if hasattr(array, "clone") else array.copy()
 
 
 def _restore(arrays: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
@@ -345,3 +331,45 @@ def _to_host(array: Any) -> Any:
 
 def _dtype_of(array: Any) -> str:
     return str(array.dtype).removeprefix("torch.")
+
+
+# Written before each call, so that no cache of a GPU holds its inputs.
+FLUSHED_BYTES = 256 << 20
+
+
+class Stopwatch(Protocol):
+    """Time calls one by one, with caches as cold as each other."""
+
+    def identify(self) -> Mapping[str, str]:
+        """Name the hardware and the versions that times depend on."""
+
+    def time_us(self, call: Callable[[], Any]) -> float:
+        """Run a call once; return what it took."""
+
+
+@dataclass
+class GpuStopwatch:
+    """Time calls on PyTorch's current GPU by its events."""
+
+    _flushed: Any = field(default=None, init=False)
+
+    def identify(self) -> Mapping[str, str]:
+        torch, triton = import_module("torch"), import_module("triton")
+        return {
+            "gpu": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "cuda": str(torch.version.cuda or torch.version.hip),
+        }
+
+    def time_us(self, call: Callable[[], Any]) -> float:
+        torch = import_module("torch")
+        if self._flushed is None:
+            self._flushed = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._flushed.zero_()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return 1000.0 * float(start.elapsed_time(end))

@@ -18,8 +18,8 @@ import numpy as np
 from tuner.app.instruments import compiler_for
 from tuner.compiler.base import CompileResult
 from tuner.device.base import CompileTarget, DeviceInfo, Outcome, Program
+from tuner.device.encoding import Array
 from tuner.device.select import gpu_count, open_device
-from tuner.extensions.compat.recorder import TEXT
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError
 from tuner.model.expressions import Expression
@@ -37,6 +37,48 @@ from tuner.model.languages import CUDA, HIP, OPENCL, Language
 from tuner.model.trial import Measurement, Status
 from tuner.source import hide_host_code, parse_source
 from tuner.space.choices import refusal as option_refusal
+
+# The file that the verifier imports. It judges nothing: whoever asked compares the outputs.
+TEXT = """from pathlib import Path
+
+from tuner.extensions.compat.bench import Recorder
+
+fixed = True
+recorder = Recorder(Path({folder!r}), {written!r})
+inputs, reference, canonical = recorder.inputs, recorder.reference, recorder.canonical
+"""
+
+
+class Recorder:
+    """Give the arrays of `inputs/NAME.npy`, and write what kernels leave to `outputs/`.
+
+    `written` names the arrays that a kernel may write.
+    """
+
+    def __init__(self, folder: Path, written: Sequence[str]) -> None:
+        self._folder, self._written = folder, written
+        self._given: dict[str, Any] = {}
+
+    def inputs(self, xp: Any, rng: Any, axes: Mapping[str, int], fill: str) -> dict[str, Array]:
+        for path in (self._folder / "inputs").glob("*.npy") if not self._given else ():
+            self._given[path.stem] = xp.asarray(np.load(path))
+        return dict(self._given)
+
+    def reference(
+        self, xp: Any, inputs: Mapping[str, Array], axes: Mapping[str, int]
+    ) -> dict[str, Array]:
+        return {name: xp.zeros(inputs[name].shape) for name in self._written}
+
+    def canonical(
+        self, xp: Any, outputs: Mapping[str, Array], axes: Mapping[str, int]
+    ) -> dict[str, Array]:
+        kept = self._folder / "outputs"
+        number = len({path.name.partition(".")[0] for path in kept.iterdir()})
+        for name, values in outputs.items():
+            host = values if xp.__name__ == "numpy" else xp.asnumpy(values)
+            np.save(kept / f"{number:04d}.{name}.npy", host)
+        return {name: xp.zeros_like(values) for name, values in outputs.items()}
+
 
 # A bench has one problem, which its arrays are the size of.
 CALL = Workload.of({"call": 1})
@@ -97,7 +139,7 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     def __post_init__(self) -> None:
-        self.arguments = [host_array(one) for one in self.arguments]
+        self.arguments = [host_array(argument) for argument in self.arguments]
 
     def __enter__(self) -> Self:
         with self._stack:
@@ -138,7 +180,6 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The places of the arguments that the kernel may write."""
         return tuple(k for k, one in enumerate(self._spec_opened.arguments) if one.role == "inout")
 
     def compile(self, instance: ConfiguredKernel) -> Future[CompileResult]:
@@ -164,11 +205,18 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         for path in (self._folder / "outputs").iterdir():
             path.unlink()
         outcome: Outcome = self._device.run(self._program(instance, result))
+        places = {one.name: place for place, one in enumerate(self._spec_opened.arguments)}
+        calls: dict[str, list[Any]] = {}
+        for path in sorted((self._folder / "outputs").iterdir()):
+            number, name, _ = path.name.split(".")
+            given = self.arguments[places[name]]
+            values = calls.setdefault(number, list(self.arguments))
+            values[places[name]] = np.load(path).view(given.dtype).reshape(given.shape)
         return MeasuredConfig(
             outcome.status,
             outcome.reason,
             outcome.measurement,
-            self._outputs(),
+            tuple(map(tuple, calls.values())),
             compile_s,
             time.perf_counter() - began_s - compile_s,
         )
@@ -184,16 +232,6 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         source = self._device_code(instance.source)
         return self._target.program(source, CALL, (instance.launch,), result, instance.config)
 
-    def _outputs(self) -> tuple[tuple[Any, ...], ...]:
-        places = {one.name: place for place, one in enumerate(self._spec_opened.arguments)}
-        calls: dict[str, list[Any]] = {}
-        for path in sorted((self._folder / "outputs").iterdir()):
-            number, name, _ = path.name.split(".")
-            given = self.arguments[places[name]]
-            values = calls.setdefault(number, list(self.arguments))
-            values[places[name]] = np.load(path).view(given.dtype).reshape(given.shape)
-        return tuple(map(tuple, calls.values()))
-
     def _device_code(self, source: str) -> str:
         if self.settings.language is OPENCL:
             return source
@@ -207,7 +245,13 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
             _argument(f"argument{number}", values, constant=number in self._constants())
             for number, values in enumerate(self.arguments)
         )
-        written = tuple(one.name for one in arguments if one.role == "inout")
+        written = tuple(argument.name for argument in arguments if argument.role == "inout")
+        # What the device decides is left out.
+        stated = (option.strip() for option in self.settings.options)
+        kept = [option for option in stated if not _DECIDED.fullmatch(option)]
+        for option in kept:
+            if wrong := option_refusal(option, self.settings.language):
+                raise InputError(f"compiler option {option}: {wrong[0]}", remedy=wrong[1])
         reference = folder / "reference.py"
         reference.write_text(TEXT.format(folder=str(folder), written=written), encoding="utf-8")
         return KernelSpec(
@@ -225,7 +269,7 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
             launch=(),
             tolerances=dict.fromkeys(written, Tolerance()),
             include_dirs=self.settings.include,
-            compile_options=usable_options(self.settings.options, self.settings.language),
+            compile_options=tuple(kept),
         )
 
     def _constants(self) -> frozenset[int]:
@@ -268,15 +312,6 @@ def _argument(name: str, values: Any, *, constant: bool) -> Argument:
         raise InputError(f"{name} is an array without elements", remedy="leave no array empty")
     shape = tuple(map(Expression.parse, values.shape or (1,)))
     return Argument(name, dtype, shape, role="input" if constant else "inout", deterministic=False)
-
-
-def usable_options(options: Sequence[str], language: Language) -> tuple[str, ...]:
-    """Leave out what the device decides; raise `InputError` for what the compiler may not have."""
-    kept = tuple(one.strip() for one in options if not _DECIDED.fullmatch(one.strip()))
-    for option in kept:
-        if wrong := option_refusal(option, language):
-            raise InputError(f"compiler option {option}: {wrong[0]}", remedy=wrong[1])
-    return kept
 
 
 def language_named(name: str | None, source: str) -> Language:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import reprlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +22,6 @@ from tuner.extensions.compat.bench import (
     host_array,
     language_named,
 )
-from tuner.extensions.compat.cache_file import CacheFile, cache_path
 from tuner.extensions.compat.launching import (
     BLOCK_SIZES,
     SourceKernel,
@@ -34,6 +35,7 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError, KernelError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Status
+from tuner.process.files import atomic_write, parse_json, read_text
 from tuner.search.factory import require_listed
 from tuner.search.pool import Pool
 
@@ -101,15 +103,18 @@ def tune_kernel(
     _refuse(given, REFUSED)
     with ExitStack() as stack:
         _, pool = list_configs(tune_params, restrictions)
-        made = _open(stack, given, pool[0])
-        limit = made.kernel.thread_limit(tune_params, made.bench.info.limits.threads_per_block)
+        kernel, bench = _open(stack, given, pool[0])
+        info = bench.info
+        limit = kernel.thread_limit(tune_params, info.limits.threads_per_block)
         space, pool = list_configs(tune_params, [limit, *listed_restrictions(restrictions)])
         kept = None
         if cache is not None:
-            kept = CacheFile(cache_path(cache), _header(given, made, space))
+            # Kernel Tuner adds this end.
+            path = Path(f"{cache}" if str(cache).endswith(".json") else f"{cache}.json")
+            kept = CacheFile(path, _header(given, bench, space))
             stack.callback(kept.write)
         tuning = Tuning(
-            *(made.bench, space, pool, made.kernel.instance),
+            *(bench, space, pool, kernel.instance),
             *(None if answer is None else [host_array(one) for one in answer], atol, verify),
         )
         if kept is not None:
@@ -124,15 +129,21 @@ def tune_kernel(
                 if kept is not None and one.known is None:
                     kept.keep(one.config, row)
         say_failures(tried)
-        info = made.bench.info
     env: dict[str, Any] = {"device_name": info.name, **info.environment, "iterations": iterations}
     env["failures"] = [
-        {**one.config, "status": str(one.measured.status), "reason": one.measured.reason}
-        for one in tried
-        if one.time_us is None
+        {**trial.config, "status": str(trial.measured.status), "reason": trial.measured.reason}
+        for trial in tried
+        if trial.time_us is None
     ]
     if rows:
-        env["best_config"] = _best(rows, objective or "time", bool(objective_higher_is_better))
+        objective = objective or "time"
+        if objective not in rows[0]:
+            raise InputError(
+                f"objective={objective!r} is no metric",
+                remedy=f"it is one of: {', '.join(rows[0])}",
+            )
+        best = max if objective_higher_is_better else min
+        env["best_config"] = best(rows, key=lambda row: row[objective])
         LOG.info("best config: %s", env["best_config"])
     return rows, env
 
@@ -167,17 +178,11 @@ def run_kernel(
     _refuse(given, REFUSED)
     _, pool = list_configs({name: [value] for name, value in params.items()})
     with ExitStack() as stack:
-        made = _open(stack, given, pool[0])
-        measured = made.bench.measure(made.kernel.instance(pool[0]))
+        kernel, bench = _open(stack, given, pool[0])
+        measured = bench.measure(kernel.instance(pool[0]))
     if measured.status is not Status.CORRECT or not measured.outputs:
         raise KernelError(f"{kernel_name} with {pool[0]}: {measured.status}: {measured.reason}")
     return list(measured.outputs[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    kernel: SourceKernel
-    bench: ArrayBench
 
 
 def _refuse(given: Mapping[str, Any], refused: Mapping[str, str]) -> None:
@@ -187,7 +192,9 @@ def _refuse(given: Mapping[str, Any], refused: Mapping[str, str]) -> None:
             raise InputError(f"{name}={shown} has no meaning here", remedy=remedy)
 
 
-def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
+def _open(
+    stack: ExitStack, given: Mapping[str, Any], first: Config
+) -> tuple[SourceKernel, ArrayBench]:
     """Open a bench for the arguments that `tune_kernel` and `run_kernel` share."""
     source, folders = read_source(given["kernel_source"])
     text = source if isinstance(source, str) else source(dict(first))
@@ -220,7 +227,7 @@ def _open(stack: ExitStack, given: Mapping[str, Any], first: Config) -> _Opened:
     device = device_named(given["device"], language)
     settings = BenchSettings(kernel.name, language, device, tuple(options), tuple(include))
     bench = ArrayBench(settings, kernel.instance(first).source, given["arguments"])
-    return _Opened(kernel, stack.enter_context(bench))
+    return kernel, stack.enter_context(bench)
 
 
 def _search(strategy: Any, options: Mapping[str, Any], pool: Pool) -> tuple[str, Budget]:
@@ -263,23 +270,68 @@ def _row(tried: TriedConfig, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _best(rows: Results, objective: str, higher: bool) -> dict[str, Any]:
-    if objective not in rows[0]:
-        raise InputError(
-            f"objective={objective!r} is no metric",
-            remedy=f"it is one of: {', '.join(rows[0])}",
-        )
-    return (max if higher else min)(rows, key=lambda row: row[objective])
-
-
-def _header(given: Mapping[str, Any], made: _Opened, space: SearchSpace) -> dict[str, Any]:
+def _header(given: Mapping[str, Any], bench: ArrayBench, space: SearchSpace) -> dict[str, Any]:
     problem = [repr(given[name]) for name in ("problem_size", "compiler_options")]
-    source = made.bench.source.encode()
-    shapes = [(one.dtype.name, list(np.shape(one))) for one in made.bench.arguments]
+    source = bench.source.encode()
+    shapes = [(argument.dtype.name, list(np.shape(argument))) for argument in bench.arguments]
     parts = repr([problem, shapes]).encode()
     return {
-        "device_name": made.bench.info.name,
-        "kernel_name": made.kernel.name,
-        "tune_params_keys": [one.name for one in space.parameters],
+        "device_name": bench.info.name,
+        "kernel_name": given["kernel_name"],
+        "tune_params_keys": [parameter.name for parameter in space.parameters],
         "problem": hashlib.sha256(source + parts).hexdigest(),
     }
+
+
+# Between two writes of the whole file, in seconds.
+INTERVAL_S = 2.0
+
+
+@dataclass
+class CacheFile:
+    """Hold rows by config; `header` says what they are of, and has to be that of the file.
+
+    Kernel Tuner's own files are read as well: of theirs nothing is known but kernel, device and
+    parameters.
+    """
+
+    path: Path
+    header: Mapping[str, Any]
+    _rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    _written_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.path.exists():
+            return
+        try:
+            text = read_text(self.path)
+            # Kernel Tuner leaves an open file without its end.
+            kept = parse_json(text if text.rstrip().endswith("}}") else text.rstrip(", \n") + "}}")
+            rows = dict(kept["cache"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"is no cache: {error}", path=self.path) from error
+        for name, wanted in self.header.items():
+            if name in kept and kept[name] != wanted:
+                raise InputError(
+                    f"the cache is of another {name}: {kept[name]!r}, and this is {wanted!r}",
+                    path=self.path,
+                    remedy="name another file, or delete this one",
+                )
+        self._rows.update(rows)
+
+    def find(self, config: Config) -> dict[str, Any] | None:
+        """Return the row of a config that was timed."""
+        row = self._rows.get(self._key(config), {})
+        return row if isinstance(row.get("times"), list) else None
+
+    def keep(self, config: Config, row: Mapping[str, Any]) -> None:
+        self._rows[self._key(config)] = dict(row)
+        if time.monotonic() - self._written_s > INTERVAL_S:
+            self.write()
+
+    def write(self) -> None:
+        atomic_write(self.path, json.dumps({**self.header, "cache": self._rows}, default=str))
+        self._written_s = time.monotonic()
+
+    def _key(self, config: Config) -> str:
+        return ",".join(map(str, config.values()))

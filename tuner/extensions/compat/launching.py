@@ -61,9 +61,21 @@ class SourceKernel:
 
     def instance(self, config: Config) -> ConfiguredKernel:
         """Write the source and the launch of a config; raise `InputError` where that can't be."""
-        grid, block = self._grid(config), self._block(config)
+        if self.block is not None:
+            block = _three(int(size) for size in _sizes(self.block, config))
+        else:
+            names_of_sizes = zip(self.block_names, (THREADS, 1, 1), strict=True)
+            block = _three(int(config.get(name, default)) for name, default in names_of_sizes)
+        grid = self._grid(config)
         text = self.source(dict(config)) if callable(self.source) else self.source
-        text = _UNROLL.sub(lambda found: _unroll(found, config), text)
+
+        def unroll(pragma: re.Match[str]) -> str:
+            # It takes no macro; 0 leaves the loop to the compiler.
+            if pragma[2] not in config:
+                return pragma[0]
+            return f"{pragma[1]} {config[pragma[2]]}" if config[pragma[2]] else ""
+
+        text = _UNROLL.sub(unroll, text)
         for name, values in self.constants.items():
             text = write_constant(text, name, values)
         names = dict(zip(("grid_size_x", "grid_size_y", "grid_size_z"), grid, strict=True))
@@ -92,13 +104,6 @@ class SourceKernel:
         named = [name for name in self.block_names if name in parameters]
         return f"{' * '.join(named) or THREADS} <= {most}"
 
-    def _block(self, config: Config) -> tuple[int, int, int]:
-        if self.block is not None:
-            return _three(int(size) for size in _sizes(self.block, config))
-        defaults = (THREADS, 1, 1)
-        names = zip(self.block_names, defaults, strict=True)
-        return _three(int(config.get(name, default)) for name, default in names)
-
     def _grid(self, config: Config) -> tuple[int, int, int]:
         counts, sizes = [], _three(_sizes(self.problem_size, config))
         for size, by, name in zip(sizes, self.divisors, self.block_names, strict=True):
@@ -122,13 +127,6 @@ def _three(sizes: Iterable[Any]) -> tuple[Any, Any, Any]:
     if not 3 <= len(found) <= 5:
         raise InputError(f"{len(found) - 2} sizes of a launch", remedy="give one, two or three")
     return found[0], found[1], found[2]
-
-
-def _unroll(found: re.Match[str], config: Config) -> str:
-    """Put the number into a pragma, which takes no macro; 0 leaves the loop to the compiler."""
-    if found[2] not in config:
-        return found[0]
-    return f"{found[1]} {config[found[2]]}" if config[found[2]] else ""
 
 
 def _macro(value: Any, config: Config) -> str:
@@ -220,7 +218,6 @@ def _plain(value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     if not isinstance(plain, bool | int | float | str):
         raise InputError(
-            f"a parameter has the value {value!r}",
-            remedy="values are numbers, texts and booleans",
+            f"a parameter has the value {value!r}", remedy="values are numbers, texts and booleans"
         )
     return plain

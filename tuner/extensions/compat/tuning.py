@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,12 +10,88 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+
 from tuner.extensions.compat.bench import CALL, ArrayBench, ConfiguredKernel, MeasuredConfig
-from tuner.extensions.compat.judging import Judge
 from tuner.model.config import Config, SearchSpace
 from tuner.model.trial import INITIAL, Measurement, Status, Trial
 from tuner.search.factory import make_searcher
 from tuner.search.pool import Pool
+
+# How far two right configs may be apart, relative to the largest number of the array: sums in
+# another order, and of 8 bits one code. Whole numbers are equal.
+APART = {
+    "float8_e5m2": 0.25,
+    "float8_e4m3fn": 0.125,
+    "bfloat16": 4e-2,
+    "float16": 1e-2,
+    "float32": 1e-4,
+    "float64": 1e-9,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Say what is wrong with a kernel's outputs.
+
+    `expected` has an array for each argument that is compared, None for the others. With
+    `is_answer` it is the caller's, compared as `numpy.allclose` does with `atol`, or by `verify`;
+    else it is another config's. `verify=False` compares nothing. `dtypes` are those of arrays that
+    are held in a wider one.
+    """
+
+    expected: Sequence[Any]
+    atol: float = 1e-6
+    verify: Callable[..., Any] | Literal[False] | None = None
+    is_answer: bool = True
+    dtypes: Sequence[str] = ()
+
+    def fault(self, outputs: Sequence[Any]) -> str:
+        """Describe the first difference, "" where there is none."""
+        if self.verify is False:
+            return ""
+        pairs = list(zip(self.expected, outputs, strict=True))
+        if self.verify is not None:
+            found = [None if answer is None else values for answer, values in pairs]
+            asked = {"atol": self.atol} if _takes_atol(self.verify) else {}
+            return "" if self.verify(self.expected, found, **asked) else "`verify` refuses it"
+        for place, (answer, values) in enumerate(pairs):
+            if answer is None:
+                continue
+            dtype = self.dtypes[place] if self.dtypes else values.dtype.name
+            if text := self._difference(np.asarray(answer), values, dtype):
+                whose = "" if self.is_answer else ", unlike the first config"
+                return f"argument {place}: {text}{whose}"
+        return ""
+
+    def _difference(self, answer: Any, values: Any, dtype: str) -> str:
+        if answer.shape != values.shape and answer.size != values.size:
+            return f"the answer has the shape {answer.shape}, and it {values.shape}"
+        wide = np.float64 if values.dtype.kind in "fV" else values.dtype
+        wanted, found = answer.reshape(-1).astype(wide), values.reshape(-1).astype(wide)
+        if self.is_answer:
+            right = np.isclose(found, wanted, atol=self.atol)
+        elif dtype in APART:
+            share = APART[dtype]
+            finite = np.abs(wanted[np.isfinite(wanted)])
+            largest = float(finite.max(initial=0.0))
+            right = np.isclose(found, wanted, rtol=share, atol=share * largest, equal_nan=True)
+        else:
+            right = found == wanted
+        if right.all():
+            return ""
+        first = int(np.argmin(right))
+        count = int(right.size - right.sum())
+        return f"[{first}] is {found[first]}, expected {wanted[first]} ({count} elements differ)"
+
+
+def _takes_atol(verify: Callable[..., Any]) -> bool:
+    try:
+        taken = inspect.signature(verify).parameters
+    except ValueError:
+        return False
+    return "atol" in taken or any(one.kind is one.VAR_KEYWORD for one in taken.values())
+
 
 LOG = logging.getLogger("tuner.compat")
 # Configs that are compiled together, before the first of them is timed.
@@ -81,7 +158,8 @@ class Tuning:
             for config in batch:
                 known = self.recall(config)
                 instance = None if known is not None else self.instance(config)
-                fits = instance is not None and self._fits(instance)
+                most = self.bench.info.limits.threads_per_block
+                fits = instance is not None and instance.launch.threads <= most
                 pending = self.bench.compile(instance) if instance is not None and fits else None
                 started.append((config, known, instance, pending))
             for config, known, instance, pending in started:
@@ -103,26 +181,22 @@ class Tuning:
                 tell(made)
                 yield made
 
-    def _fits(self, instance: ConfiguredKernel) -> bool:
-        return instance.launch.threads <= self.bench.info.limits.threads_per_block
-
     def _judge_outputs(self, measured: MeasuredConfig) -> MeasuredConfig:
         if measured.status is not Status.CORRECT:
             return replace(measured, outputs=())
-        judge = self._judge or self._like(measured.outputs[0])
+        judge = self._judge
+        if judge is None:
+            # The first config's outputs are what those of the others are compared with.
+            written = self.bench.written
+            first = [v if place in written else None for place, v in enumerate(measured.outputs[0])]
+            verify: Literal[False] | None = False if self.verify is False else None
+            judge = Judge(first, self.atol, verify, is_answer=False)
         fault = next(filter(None, map(judge.fault, measured.outputs)), "")
         if fault:
             fault += "" if self.answer is not None else f": {REMEDY}"
             return replace(measured, status=Status.INCORRECT, reason=fault, outputs=())
         self._judge = judge
         return replace(measured, outputs=())
-
-    def _like(self, outputs: Sequence[Any]) -> Judge:
-        """Make the first config's outputs what those of the others are compared with."""
-        written = self.bench.written
-        expected = [one if place in written else None for place, one in enumerate(outputs)]
-        verify: Literal[False] | None = False if self.verify is False else None
-        return Judge(expected, self.atol, verify, is_answer=False)
 
     def _ask(
         self, searcher: str, budget: Budget, seed: int, first: Config | None
@@ -171,7 +245,7 @@ def choose_fastest(rounds: Sequence[Sequence[float]]) -> tuple[int, list[float]]
 
 def say_failures(tried: Sequence[TriedConfig]) -> None:
     """Warn of configs that gave no time, with one reason for each kind."""
-    failed = [one for one in tried if one.time_us is None]
+    failed = [trial for trial in tried if trial.time_us is None]
     kinds = dict.fromkeys(one.measured.status for one in failed)
     for status in kinds:
         of = [one for one in failed if one.measured.status is status]

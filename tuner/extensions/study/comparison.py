@@ -14,11 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.extensions.study.recorded_spaces import (
-    RecordedSpace,
-    recorded_spaces,
-    recording_name,
-)
+from tuner.extensions.study.recorded_spaces import RecordedSpace, recorded_spaces, recording_name
 from tuner.model.errors import InputError
 from tuner.search.factory import make_searcher, require_searcher
 

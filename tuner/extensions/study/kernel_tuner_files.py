@@ -353,9 +353,7 @@ def _refuse_damage(what: str) -> NoReturn:
 
 
 def _parameters_of(
-    names: Iterable[str],
-    listed: Mapping[str, Iterable[Value]],
-    configs: Iterable[Config],
+    names: Iterable[str], listed: Mapping[str, Iterable[Value]], configs: Iterable[Config]
 ) -> tuple[Parameter, ...]:
     """Name the values of every parameter, as listed or else as they occur, each once."""
     found: dict[str, dict[Value, None]] = {name: {} for name in names}

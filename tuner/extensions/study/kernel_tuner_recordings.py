@@ -218,7 +218,7 @@ def write_both(directory: Path, folder: Path, space: Path | None = None) -> tupl
     """
     written: list[Path] = []
     with Session.open(directory, read_only=True) as session:
-        searched = dict.fromkeys((one.candidate, one.workload) for one in session.trials())
+        searched = dict.fromkeys((trial.candidate, trial.workload) for trial in session.trials())
         for candidate, workload in searched:
             measured = _measured_in(session, workload, candidate, space)
             shape = workload.key.replace("=", "").replace(",", "-")
@@ -314,7 +314,7 @@ def _finals(session: Session, workload: Workload, candidate: str) -> RecordedFin
 def _surroundings(session: Session, workload: Workload, space: Path | None) -> str:
     """Say what the times were measured in; only the user's own file tells its sizes."""
     config = session.manifest.config
-    first = next(one for one in session.candidates() if one.name == INITIAL)
+    first = next(candidate for candidate in session.candidates() if candidate.name == INITIAL)
     document = parse(first.space_text, config.space)
     if not document.data.get("surroundings") or config.surroundings == ALONE:
         return ""

@@ -348,19 +348,10 @@ class KernelTunerSearcher:
 class KernelTunerStrategies:
     """Kernel Tuner's strategies as a family of searchers; implements `Strategies`."""
 
+    make = KernelTunerSearcher
+
     def require(self, strategy: str) -> None:
         find_strategy(strategy)
-
-    def make(
-        self,
-        pool: Pool,
-        space: SearchSpace,
-        strategy: str,
-        seed: int,
-        budget: int,
-        seeds: Sequence[Mapping[str, Value]] = (),
-    ) -> KernelTunerSearcher:
-        return KernelTunerSearcher(pool, space, strategy, seed, budget, seeds)
 
 
 STRATEGIES = KernelTunerStrategies()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,6 @@ from tuner.cli import options
 from tuner.cli.exits import interrupt_on_sigterm, stdout_kept_for_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from tuner.cli.console import Console
     from tuner.extensions.study.mutation.examine import MutantVerdict
 

@@ -14,12 +14,7 @@ from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.data import ReportData, roofline_of
 from tuner.report.formatting import percent, ratio, significance
-from tuner.report.sections.search import (
-    SourceDiff,
-    code_diff,
-    describe_refused,
-    refused_trials,
-)
+from tuner.report.sections.search import SourceDiff, code_diff, describe_refused, refused_trials
 from tuner.report.sections.summary import Headline, Tone, failures, of_winners
 
 # Where the middle workload reaches more of the streaming rate, little is left to gain.
@@ -51,11 +46,7 @@ def cards(data: ReportData, headline: Headline) -> tuple[Card, ...]:
     judged = data.tuned or data.results
     if not judged:
         return ()
-    return (
-        _speed(data, headline),
-        _certainty(data),
-        *(() if data.on_cpu else (_distance(data),)),
-    )
+    return (_speed(data, headline), _certainty(data), *(() if data.on_cpu else (_distance(data),)))
 
 
 def _speed(data: ReportData, headline: Headline) -> Card:
@@ -74,7 +65,7 @@ def _speed(data: ReportData, headline: Headline) -> Card:
 
 def _certainty(data: ReportData) -> Card:
     checks = of_winners(data)
-    passed, failed = (sum(one.passed is verdict for one in checks) for verdict in (True, False))
+    passed, failed = (sum(check.passed is verdict for check in checks) for verdict in (True, False))
     told = (
         f"{passed} checks of the winners passed, {failed} failed" if checks else "no check was run"
     )
@@ -99,19 +90,19 @@ def _distance(data: ReportData) -> Card:
     shares, question = _roofline_shares(data), "How far from the roofline?"
     if not shares:
         return Card(question, "not known", "The traffic or the streaming rate is not known.")
-    around = " alone" if any(one.surroundings for one in data.results) else ""
+    around = " alone" if any(result.surroundings for result in data.results) else ""
     low, high = percent(min(shares)), percent(max(shares))
     text = f"Of the streaming rate{around}, by the middle workload; {low} to {high}."
     return Card(question, percent(median(shares)), text)
 
 
 def _roofline_shares(data: ReportData) -> list[float]:
-    return [share for one in data.results if (share := roofline_of(one)) is not None]
+    return [share for result in data.results if (share := roofline_of(result)) is not None]
 
 
 def next_steps(data: ReportData) -> list[tuple[str, str]]:
     """Say what to do with a result, the most pressing first, each with its command or none."""
-    return [*_steps(data)][:STEPS]
+    return [*islice(_steps(data), STEPS)]
 
 
 def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
@@ -122,7 +113,7 @@ def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
     if data.on_cpu:
         yield "Run the same command on a GPU, which times the configs.", ""
         return
-    labels = [significance(one) for one in data.tuned or data.results]
+    labels = [significance(result) for result in data.tuned or data.results]
     for trial, _ in islice(refused_trials(data), 1):
         yield f"Mend what is faster: {describe_refused(trial)}, as Search says.", ""
     if "faster" in labels:

@@ -115,7 +115,7 @@ def time_spent(data: ReportData) -> TimeTable | None:
     lanes_s = sum(one.lanes * one.phases_s.get("search", 0.0) for one in data.time_spent)
     left_s = max(0.0, lanes_s - device_s - compiler_s)
     inside_s = _add_up(one.inside_s for one in data.time_spent)
-    counts = [one.starts for one in data.time_spent]
+    counts = [spent.starts for spent in data.time_spent]
     starts = None if None in counts else _add_up(one or {} for one in counts)
     return TimeTable(dict(phases_s), device_s, compiler_s, left_s, starts, inside_s)
 

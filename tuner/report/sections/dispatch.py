@@ -7,14 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tuner.dispatch.evidence import (
-    Compared,
-    OverWinner,
-    over_winner,
-    productions,
-    split,
-    winner_of,
-)
+from tuner.dispatch.evidence import Compared, OverWinner, over_winner, productions, split, winner_of
 from tuner.dispatch.kernels import VariantKernel
 from tuner.dispatch.table import DispatchTable, Entry, HeldOut
 from tuner.model.kernel import Workload
@@ -28,14 +21,7 @@ from tuner.model.statistics import (
 from tuner.model.trial import INITIAL, RESOLUTION, PeerTrial, Result, Status, Variant
 from tuner.report import charts
 from tuner.report.data import Dispatch, ReportData
-from tuner.report.formatting import (
-    interval,
-    join_names,
-    microseconds,
-    percent,
-    ratio,
-    significance,
-)
+from tuner.report.formatting import interval, join_names, microseconds, percent, ratio, significance
 from tuner.report.pages import write_pairs
 from tuner.report.serial import pick
 from tuner.report.tables import Column, Field, join, list_table, soft, tag
@@ -67,18 +53,18 @@ def curve_chart(dispatch: Dispatch) -> Markup | None:
         return None
     bars = [
         charts.Bar(
-            f"{one.variants} variant{'s' * (one.variants != 1)}{', chosen' * one.chosen}",
-            one.speedup,
-            f"{ratio(one.speedup)}, {percent(one.speedup / every.speedup)} of all",
+            f"{point.variants} variant{'s' * (point.variants != 1)}{', chosen' * point.chosen}",
+            point.speedup,
+            f"{ratio(point.speedup)}, {percent(point.speedup / every.speedup)} of all",
         )
-        for one in dispatch.curve
+        for point in dispatch.curve
     ]
     return charts.bars("What few variants gain over the baseline, in the geometric mean", bars)
 
 
 def dispatch_json(dispatch: Dispatch) -> dict[str, object]:
     """Make what `--json` says of the set, and of what fewer variants would gain."""
-    curve = [pick(one, "variants speedup chosen") for one in dispatch.curve]
+    curve = [pick(point, "variants speedup chosen") for point in dispatch.curve]
     table = dispatch.table
     return {"variants": len(table.kernels), "choice": str(table.choice), "curve": curve}
 
@@ -144,7 +130,6 @@ class PeersOn:
 
     @property
     def server(self) -> str:
-        """Name the variant that serves here."""
         if isinstance(self.served, Variant):
             return "tuned" if self.served == self.winner else "tuned, in the winner's place"
         return f"production's: {self.served or 'the baseline'}"
@@ -152,11 +137,11 @@ class PeersOn:
     @property
     def best(self) -> Against | None:
         """The fastest of those that were compared."""
-        timed = [one for one in self.peers if one.time_us is not None]
+        timed = [peer for peer in self.peers if peer.time_us is not None]
         return min(timed, key=lambda one: one.time_us or 0.0, default=None)
 
     def named(self, name: str) -> Against | None:
-        return next((one for one in self.peers if one.name == name), None)
+        return next((peer for peer in self.peers if peer.name == name), None)
 
 
 def server_of(dispatch: Dispatch | None, result: Result) -> str | None:
@@ -189,10 +174,6 @@ def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
         for result in data.results
         if result.workload in trials
     )
-
-
-def peers_names(found: Sequence[PeersOn]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(peer.name for one in found for peer in one.peers))
 
 
 def peers_chart(found: Sequence[PeersOn]) -> Markup | None:
@@ -366,8 +347,7 @@ def held_out_table(table: DispatchTable) -> Markup:
         Field("Rule", lambda one: _server(table, one.kernel, one.best)),
         Field("Speedup, 95 % interval", speedup),
         Field(
-            "Verdict",
-            lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted,
+            "Verdict", lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted
         ),
     ]
     return list_table("The rule on held-out workloads", table.held_out, fields)
@@ -408,6 +388,6 @@ def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
         Field("Workload", workload),
         Field("Served by", lambda one: one.server),
         Field(Column("us", numeric=True), served),
-        *map(peer, peers_names(found)),
+        *map(peer, dict.fromkeys(peer.name for one in found for peer in one.peers)),
     ]
     return list_table("Peers per workload", found, fields)

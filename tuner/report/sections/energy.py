@@ -77,7 +77,7 @@ class EnergyOf:
     @property
     def chart(self) -> Markup:
         """Draw energy against time."""
-        x = _scale([one.time_us for one in self.programs], 62, 544)
+        x = _scale([program.time_us for program in self.programs], 62, 544)
         energies = [mj for one in self.programs for mj in (*one.net_range_mj, one.net_mj)]
         y = _scale(energies, 276, 24)
         x_ticks, y_ticks = (charts.ticks(scale.low, scale.high, 5) for scale in (x, y))

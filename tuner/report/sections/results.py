@@ -60,21 +60,19 @@ def results_table(data: ReportData, *, sorts: bool = True) -> Markup:
         fields.append(Field(Column("Candidate"), lambda r: r.candidate))
     if data.homes:
         fields.append(Field(Column("Timed on"), lambda r: device_of(data, r)))
-    fields += [
-        Field(Column(parameter), _value_of(parameter))
-        for parameter in formatting.varying(result.config for result in results)
-    ]
+
+    def value_of(parameter: str) -> Field[Result]:
+        def cell(result: Result) -> Cell:
+            value = result.config.get(parameter, "-")
+            number = None if isinstance(value, str) else float(value)
+            return Cell(format_value(value), number, "value")
+
+        return Field(Column(parameter), cell)
+
+    fields += map(value_of, formatting.varying(result.config for result in results))
     css = "results dense" if len(fields) >= MANY_COLUMNS else "results"
     fields = [Field("Workload", name), *fields]
     return list_table("Results per workload", results, fields, css=css, sorts=sorts)
-
-
-def _value_of(parameter: str) -> Callable[[Result], Cell]:
-    def cell(result: Result) -> Cell:
-        value = result.config.get(parameter, "-")
-        return Cell(format_value(value), None if isinstance(value, str) else float(value), "value")
-
-    return cell
 
 
 def _number(

@@ -127,7 +127,7 @@ ENDS: dict[End, str] = {
 
 def marks(data: ReportData) -> tuple[TreeMark, ...]:
     """List what the picture of the tree shows: the candidates, and the rounds without one."""
-    known = {one.name: one for one in data.candidates}
+    known = {candidate.name: candidate for candidate in data.candidates}
     wins = data.wins()
     made = {one.record.candidate for one in data.rounds}
     found = [
@@ -161,7 +161,7 @@ def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> TreeM
 
 
 def total(data: ReportData) -> Spent:
-    return sum((one.spent for one in data.rounds), Spent())
+    return sum((record.spent for record in data.rounds), Spent())
 
 
 def summary(data: ReportData) -> str:
@@ -176,7 +176,7 @@ def summary(data: ReportData) -> str:
             f"The agent {author.agent}{models} wrote {count}{asked} round{'s' * (count != 1)}; "
             f"{chose} chose what to build on"
         )
-    ends = Counter(one.end for one in data.rounds)
+    ends = Counter(record.end for record in data.rounds)
     words = {**ENDS, "incorrect": "without a correct config", "idle": "with nothing left to try"}
     came = ", ".join(f"{ends[end]} {words[end]}" for end in ENDS if ends[end])
     spent = total(data)
@@ -212,7 +212,7 @@ def group_profiles(data: ReportData) -> tuple[tuple[str, Sequence[Profiled]], ..
 
 def degrees(data: ReportData) -> list[tuple[Degree, str]]:
     """List how deep profiles went, and why not deeper."""
-    return [*dict.fromkeys((one.degree, one.reason) for one in data.profiles)]
+    return [*dict.fromkeys((profile.degree, profile.reason) for profile in data.profiles)]
 
 
 def meaning_of(metric: str) -> str:

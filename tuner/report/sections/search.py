@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from math import inf
@@ -13,7 +13,6 @@ from operator import itemgetter
 from markupsafe import Markup
 
 from tuner.model.config import format_value
-from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
 from tuner.model.statistics import PROTOCOL
 from tuner.model.trial import INITIAL, LEFT_OUT, Stage, Status, Trial
@@ -174,23 +173,17 @@ def never_worked_lines(data: ReportData) -> tuple[str, ...]:
             if never:
                 unseen = [t.config for t in trials if t.reason.startswith(LEFT_OUT)]
                 left_out = sum(config.get(name) in never for config in unseen)
-                lines.append(_never_worked(data, f"{name} %s{of}", never, left_out))
+                failed = [*chain.from_iterable(never.values())]
+                only = replace(data, records=tuple((trial, 0.0) for trial in failed), finals=())
+                first = rejections(only)[0].first
+                reason, *_ = first.reason.splitlines() or [""]
+                lines.append(
+                    f"nothing worked with {name} {', '.join(map(format_value, never))}{of}, in "
+                    f"{len(failed)} trials of {sum(trial.seconds for trial in failed):.0f} s"
+                    f"{f', so {left_out} configs were left out' * bool(left_out)}: "
+                    f"{MEANING[first.status]}: {reason[:REASON_SHORT]}"
+                )
     return tuple(lines)
-
-
-def _never_worked(
-    data: ReportData, of: str, never: Mapping[Value, Sequence[Trial]], left_out: int
-) -> str:
-    failed = [*chain.from_iterable(never.values())]
-    only = replace(data, records=tuple((one, 0.0) for one in failed), finals=())
-    first = rejections(only)[0].first
-    reason, *_ = first.reason.splitlines() or [""]
-    return (
-        f"nothing worked with {of % ', '.join(map(format_value, never))}, in {len(failed)} trials "
-        f"of {sum(one.seconds for one in failed):.0f} s"
-        f"{f', so {left_out} configs were left out' * bool(left_out)}: {MEANING[first.status]}: "
-        f"{reason[:REASON_SHORT]}"
-    )
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:
@@ -245,7 +238,6 @@ def refused_trials(data: ReportData) -> Iterator[tuple[Trial, str]]:
 
 
 def describe_refused(trial: Trial) -> str:
-    """Say what a config took before it was refused."""
     return (
         f"{trial.candidate} took {formatting.microseconds(trial.time_us or 0.0)} us on "
         f"{trial.workload} in the search and was refused in the end"
@@ -253,7 +245,6 @@ def describe_refused(trial: Trial) -> str:
 
 
 def refused_lines(data: ReportData) -> list[str]:
-    """Say of each what it took, and why it was refused."""
     return [f"{describe_refused(trial)}: {reason}" for trial, reason in refused_trials(data)]
 
 

@@ -270,10 +270,7 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         ("Inputs of finalists and baseline", _input_kinds(data)),
         *((name[:1].upper() + name[1:], text) for name, text in facts(data)),
         ("Equal bits in two runs", determinism),
-        (
-            "Edge cases",
-            f"{listed} (not run)" if known and "edge_cases" not in kinds else listed,
-        ),
+        ("Edge cases", f"{listed} (not run)" if known and "edge_cases" not in kinds else listed),
         (
             "Tools that watched the winners",
             f"{', '.join(tools)}; very large workloads are left out" if tools else "none",
@@ -306,7 +303,7 @@ def facts(data: ReportData) -> Iterator[tuple[str, str]]:
 
 def roundings(data: ReportData) -> tuple[float, float] | None:
     """Give how many roundings winners and baseline are off by, where the tolerance is measured."""
-    won = {(one.workload, one.variant) for one in data.results}
+    won = {(result.workload, result.variant) for result in data.results}
     verdicts = [t.correctness for t in data.finals if (t.workload, t.variant) in won]
     found = [one.block for verdict in verdicts if verdict for _, one in verdict.accuracy]
     if not found or not data.baseline_accuracy:

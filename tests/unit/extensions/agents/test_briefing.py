@@ -19,7 +19,7 @@ from tuner.extensions.agents.briefing import (
     member_summary,
     stable_text,
 )
-from tuner.extensions.agents.findings import search_findings
+from tuner.extensions.agents.findings import Observed, search_findings, value_costs
 from tuner.extensions.agents.prompts import (
     clip_text,
     one_line,
@@ -28,7 +28,6 @@ from tuner.extensions.agents.prompts import (
     quote_text,
     size,
 )
-from tuner.extensions.agents.ranges import Observed, value_costs
 from tuner.extensions.agents.replies import KNOWN_METRICS
 from tuner.model.expressions import Expression
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec

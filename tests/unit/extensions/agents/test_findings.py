@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from feedback_samples import grid
 
-from tuner.extensions.agents.findings import search_findings
-from tuner.extensions.agents.ranges import Observed, value_costs
+from tuner.extensions.agents.findings import Observed, search_findings, value_costs
 from tuner.model.expressions import Expression
 from tuner.model.kernel import LaunchSpec, Workload
 from tuner.model.trial import Finding, Status

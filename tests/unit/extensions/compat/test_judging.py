@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.extensions.compat.judging import Judge
+from tuner.extensions.compat.tuning import Judge
 
 ONES = np.ones(4, np.float32)
 

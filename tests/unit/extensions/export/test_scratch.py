@@ -192,7 +192,7 @@ launch:
         template = (SPACE.parent / "weighted_sum.cu.j2").read_text("utf-8")
         session.add_candidate("r1", template, whole + scratch, INITIAL)
         first = Workload.of({"T": 5, "K": 1024})
-        session.record_comparison(comparison(first, {won: 5.0}))
+        session.append(comparison(first, {won: 5.0}))
     return folder
 
 

@@ -266,7 +266,7 @@ def session(tmp_path):
     folder = write_session(tmp_path / "session", space, comparisons)
     with Session.open(folder) as made:
         for one in comparisons:
-            made.record_peer(PeerTrial(one.workload, "pytorch", Status.CORRECT))
+            made.append(PeerTrial(one.workload, "pytorch", Status.CORRECT))
     return folder
 
 

@@ -89,8 +89,8 @@ def test_a_winner_that_failed_a_later_check_is_kept_as_wrong(session) -> None:
     session.record(timed(1, 1.0))
     session.record(timed(2, 2.0))
     session.record(timed(3, 3.0))
-    session.record_check(Check("memcheck", LARGE, config(1), False))
-    session.record_check(Check("edge_cases", LARGE, config(2), None))
+    session.append(Check("memcheck", LARGE, config(1), False))
+    session.append(Check("edge_cases", LARGE, config(2), None))
     session.record(timed(3, 0.0, status=Status.INCORRECT, measurement=None, stage="finals"))
     best, *failed = kept(session).workloads[0].configs
     assert best.config == config(2)

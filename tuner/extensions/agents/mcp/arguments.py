@@ -63,8 +63,7 @@ class StartArguments(ToolArguments):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that the client gives."""
-        offered = (one.name for one in settings_in(RunSettings) if one.mcp)
+        offered = (stated.name for stated in settings_in(RunSettings) if stated.mcp)
         return {name: value for name in offered if (value := getattr(self, name)) is not None}
 
 
@@ -157,7 +156,7 @@ class Ending:
 
 def recap(session: Session, number: int) -> str:
     """Tell what came of a round that is over, with all of the last problem where it failed."""
-    found = [one for one in history(session) if one.number == number]
+    found = [record for record in history(session) if record.number == number]
     if not found:
         return ""
     text = memory_text(found, comparable=not session.on_cpu)

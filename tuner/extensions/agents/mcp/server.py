@@ -76,16 +76,13 @@ class Service:
     async def _list(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        tools = self._runner.tools()
-        self._listed = tools
+        self._listed = self._runner.tools()
         return types.ListToolsResult(
             tools=[
                 types.Tool(
-                    name=tool.name,
-                    description=tool.description,
-                    input_schema=dict(tool.parameters),
+                    name=tool.name, description=tool.description, input_schema=dict(tool.parameters)
                 )
-                for tool in tools
+                for tool in self._listed
             ]
         )
 
@@ -108,7 +105,13 @@ class Service:
                 result = await self._try(context, name, arguments)
         except TunerError as error:
             result = _result(str(error), failed=True)
-        await self._tell_of_tools(context)
+        # Tell a client that has read the list that it is another one now.
+        tools = self._runner.tools()
+        if self._listed is not None and tools != self._listed:
+            self._listed = tools
+            await self._bus.publish(ToolsListChanged())
+            if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                await context.session.send_tool_list_changed()
         return result
 
     async def _start(self, context: Context, given: StartArguments) -> types.CallToolResult:
@@ -188,9 +191,7 @@ class Service:
         call.waiting += 1
         try:
             await self._wait(
-                context,
-                lambda: bool(wait_for([call.result], SLICE_S).done),
-                lambda: f"{name} runs",
+                context, lambda: bool(wait_for([call.result], SLICE_S).done), lambda: f"{name} runs"
             )
         except anyio.get_cancelled_exc_class():
             call.waiting -= 1
@@ -209,11 +210,7 @@ class Service:
             return _result_of_end(run)
 
     async def _until(
-        self,
-        context: Context,
-        run: ServedRun,
-        turn: int,
-        reached: Callable[[], bool] | None = None,
+        self, context: Context, run: ServedRun, turn: int, reached: Callable[[], bool] | None = None
     ) -> None:
         """Wait for the next question or the end of the rounds, and no longer than is allowed."""
         is_over = reached or (lambda: run.handoff.turn > turn or run.over or run.watch.deciding)
@@ -234,16 +231,6 @@ class Service:
             ):
                 seconds += SLICE_S
                 await context.session.report_progress(seconds, None, line())
-
-    async def _tell_of_tools(self, context: Context) -> None:
-        """Tell a client that has read the list that it is another one now."""
-        tools = self._runner.tools()
-        if self._listed is None or tools == self._listed:
-            return
-        self._listed = tools
-        await self._bus.publish(ToolsListChanged())
-        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            await context.session.send_tool_list_changed()
 
 
 _READ = "Read its `briefing`."
@@ -317,7 +304,6 @@ class Lines:
         return self
 
     async def __anext__(self) -> str:
-        """Wait for the next line."""
         line = await self._lines.get()
         if line is None:
             raise StopAsyncIteration

@@ -69,7 +69,6 @@ class RunWatch:
 
     @property
     def deciding(self) -> bool:
-        """Whether the rounds are over."""
         return self._progress is not None and self._progress.phase in LAST
 
     def line(self) -> str:
@@ -81,7 +80,7 @@ class RunWatch:
         if progress.current is not None:
             text += f" on {progress.current}"
         if progress.phase == "search":
-            done = sum(one.done for one in progress.workloads)
+            done = sum(workload.done for workload in progress.workloads)
             text += f", {done} of {sum(one.budget for one in progress.workloads)} trials"
         return text
 
@@ -91,7 +90,7 @@ class RunWatch:
         lines = [f"session: {self.session}"] if self.session else []
         if progress is not None:
             lines.append(f"{progress.kernel} on {progress.device}, {progress.seconds:.0f} s so far")
-            lines += [_workload(one) for one in progress.workloads]
+            lines += [_workload(workload) for workload in progress.workloads]
         return "\n".join([*lines, *(f"- {note}" for note in self.notes)])
 
 
@@ -128,7 +127,6 @@ class ServedRun:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self.handoff.closed
 
     @property
@@ -137,7 +135,6 @@ class ServedRun:
         return self._ending or BROKEN
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for its end; tell whether it came."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -201,7 +198,6 @@ class SessionRunner:
             self._run.handoff.stop()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the run; tell whether it came."""
         return self._run is None or self._run.join(timeout_s)
 
     def _inside(self, what: str, text: str) -> str:
@@ -284,13 +280,7 @@ def _run(defaults: Defaults, request: StartArguments, handoff: Handoff, watch: R
         change=partial(_require_inside, defaults.root, sources),
     )
     done = run(
-        kernel,
-        {**stated, "agent": MCP},
-        options,
-        watch,
-        resume=resume,
-        agent=agent,
-        opened=on_open,
+        kernel, {**stated, "agent": MCP}, options, watch, resume=resume, agent=agent, opened=on_open
     )
     # To end the rounds early is the client's right.
     failure = None if isinstance(done.failure, FinishedError) else done.failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from tuner.model.config import format_value
 from tuner.model.errors import SpaceError
-from tuner.model.expressions import Value
 from tuner.model.kernel import Workload
+from tuner.report.formatting import pairs
 from tuner.space.sections import OWN_SECTIONS, sections_of
 from tuner.space.yaml import parse
 
@@ -52,8 +51,8 @@ def _environment() -> Environment:
         microseconds,
         one_line,
         own_sections,
+        pairs,
         quote_text,
-        settings,
         size,
         table,
     )
@@ -93,10 +92,6 @@ def keys(workloads: Iterable[Workload]) -> str:
     return join_names((workload.key for workload in workloads), most=3, comma="; ")
 
 
-def settings(config: Mapping[str, Value]) -> str:
-    return " ".join(f"{name}={format_value(value)}" for name, value in config.items())
-
-
 def one_line(text: str, most: int = 160) -> str:
     """Put a text into one line of at most so many characters; what is cut shows as `...`."""
     line = " ".join(text.split())
@@ -107,7 +102,9 @@ def clip_text(text: str, most: int, rest: str) -> str:
     """Keep whole lines up to so many characters and say what was cut; `rest` says where it is."""
     if len(text) <= most:
         return text
-    lines = _lines(text)
+    lines = _LINE_ENDS.split(text)
+    if not lines[-1]:
+        lines.pop()
     ends = accumulate(len(line) + 1 for line in lines)
     kept = [line for line, end in zip(lines, ends, strict=True) if end <= most]
     cut = len(lines) - len(kept)
@@ -159,11 +156,6 @@ def size(count_bytes: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} GB"
-
-
-def _lines(text: str) -> list[str]:
-    lines = _LINE_ENDS.split(text)
-    return lines[:-1] if lines[-1] == "" else lines
 
 
 def _fence(text: str) -> str:

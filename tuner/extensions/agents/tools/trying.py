@@ -129,9 +129,28 @@ class Drafts:
 
     def choice(self, given: ChoiceArguments, number: int, *, timed: bool = False) -> DraftConfig:
         """Choose a config and a workload of a draft; one that is `timed` is a tuned one."""
-        draft = self.draft(given, number)
-        workload = self.workload(given, timed=timed)
-        return DraftConfig(draft, workload, _config(draft, workload, given.config))
+        draft, workload = self.draft(given, number), self.workload(given, timed=timed)
+        space = draft.plan.space
+        unknown = [name for name in given.config if name not in space.names]
+        if unknown:
+            remedy = f"parameters: {', '.join(space.names)}"
+            raise SpaceError(f"no parameter is named {unknown[0]!r}", remedy=remedy)
+        default: Mapping[str, Value] = space.default or {}
+        if not default and len(given.config) < len(space.names):
+            pool = valid_configs(space, draft.evaluator.names(workload))
+            if not len(pool):
+                raise SpaceError(
+                    f"no config is valid on {workload}", remedy="loosen the constraints, or `prune`"
+                )
+            default = pool[0]
+        stated = {
+            p.name: _value(p, given.config[p.name])
+            for p in space.parameters
+            if p.name in given.config
+        }
+        names = space.names
+        config = Config.of((n, stated[n] if n in stated else default[n]) for n in names)
+        return DraftConfig(draft, workload, config)
 
     def workload(self, given: WorkloadArguments, *, timed: bool) -> Workload:
         """Read a workload; those held out are no business of the tuning."""
@@ -170,27 +189,6 @@ def in_words(text: str, plan: Plan) -> str:
     return text
 
 
-def _config(draft: CandidateDraft, workload: Workload, given: Mapping[str, Value]) -> Config:
-    space = draft.plan.space
-    unknown = [name for name in given if name not in space.names]
-    if unknown:
-        raise SpaceError(
-            f"no parameter is named {unknown[0]!r}", remedy=f"parameters: {', '.join(space.names)}"
-        )
-    default: Mapping[str, Value] = space.default or {}
-    if not default and len(given) < len(space.names):
-        pool = valid_configs(space, draft.evaluator.names(workload))
-        if not len(pool):
-            raise SpaceError(
-                f"no config is valid on {workload}", remedy="loosen the constraints, or `prune`"
-            )
-        default = pool[0]
-    return Config.of(
-        (p.name, _value(p, given[p.name]) if p.name in given else default[p.name])
-        for p in space.parameters
-    )
-
-
 def _value(parameter: Parameter, given: Value) -> Value:
     for value in parameter.values:
         # To Python `true` and 1 are equal.
@@ -209,11 +207,6 @@ def _unknown_candidate(name: str, known: Mapping[str, object]) -> InputError:
 
 # Classes of instructions; what is rarer says little.
 MOST_CLASSES = 12
-
-
-def show_source(choice: DraftConfig, first_line: int, last_line: int | None) -> str:
-    source = choice.draft.evaluator.render(choice.workload, choice.config).source
-    return f"{choice}:\n{lines_of(source, first_line, last_line)}"
 
 
 def lines_of(text: str, first_line: int, last_line: int | None) -> str:
@@ -357,9 +350,9 @@ def show_profile(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) ->
         unit, meaning = METRICS[name]
         lines.append(f"- {name}: {value:.4g}{' ' + unit if unit else ''} ({meaning})")
     lines.append("findings:" if found.findings else "no findings")
-    for one in found.findings:
-        place = f" [line {one.line} of the template]" if one.line else ""
-        lines.append(f"- {one.text} {one.advice}{place}")
+    for finding in found.findings:
+        place = f" [line {finding.line} of the template]" if finding.line else ""
+        lines.append(f"- {finding.text} {finding.advice}{place}")
     return "\n".join(lines)
 
 
@@ -403,7 +396,7 @@ def search(
                     require_arguments(DraftConfig(draft, workload, pending.config))
                 pipeline.begin(pending)
                 asked += 1
-            trials += proposer.refused()
+            trials += proposer.take_refused()
             if not len(pipeline):
                 return pool
             trial = pipeline.take()

@@ -23,7 +23,7 @@ from tuner.extensions.study.mutation.examine import (
     save_score,
     score_of,
 )
-from tuner.extensions.study.mutation.mutants import Mutant, sample
+from tuner.extensions.study.mutation.mutants import Mutant, changes_nothing, sample
 from tuner.extensions.study.mutation.subject import (
     LARGEST_BYTES,
     LARGEST_EDGE_CASE_BYTES,
@@ -31,7 +31,6 @@ from tuner.extensions.study.mutation.subject import (
     default_path,
     read_marks,
 )
-from tuner.extensions.study.mutation.told import changes_nothing
 from tuner.model import TUNER_VERSION
 from tuner.model.errors import DeviceError, TunerError
 from tuner.model.kernel import Workload
@@ -98,7 +97,7 @@ def _content_key(run: Run) -> str:
         *map(file_sha, files),
         headers_sha(spec),
         sorted(run.plan.config.operators.items()),
-        [one.key for one in run.plan.config.workloads],
+        [workload.key for workload in run.plan.config.workloads],
         info.name,
         TUNER_VERSION,
     ]
@@ -136,13 +135,18 @@ class _Attempt:
         verdicts = list(self._verdicts(subject, compiler))
         score = score_of(subject, verdicts, datetime.now(UTC).date().isoformat())
         survivors = [v.mutant for v in verdicts if v.verdict is Judgement.SURVIVED]
+        places = (
+            f"{subject.path.name}:{one.line}:{one.column}: `{one.identity.change}` in "
+            f"`{one.identity.line}`"
+            for one in survivors
+        )
         left = len(subject.reached) - score.equivalent - score.stillborn
         return score.model_copy(
             update={
                 "device": "host" if run.device.info.on_cpu else run.device.info.name,
                 "ways": min(WAYS, left) if self._over else score.killed + score.survived,
                 "seconds": round(time.monotonic() - self._began_s, 1),
-                "places": tuple(_place(subject.path.name, one) for one in survivors),
+                "places": tuple(places),
             }
         )
 
@@ -193,7 +197,7 @@ class _Attempt:
         examiner = Examiner(subject, bench, twin, lambda: self._open_sanitized(subject))
         marks: Mapping[Mutant, str] = {}
         if (path := default_path(subject.spec.path)).exists():
-            marks = read_marks(path, subject.space).matched(subject)
+            marks = read_marks(path, subject.space).match_mutants(subject)
         largest = max(map(subject.spec.footprint_bytes, run.plan.config.workloads))
         breaking = [m for m in subject.reached if not changes_nothing(m, subject.source, largest)]
         drawn = sample(breaking, DRAWN, seed=0)
@@ -203,14 +207,12 @@ class _Attempt:
             caught += verdict.verdict is Judgement.KILLED
             counted += verdict.verdict in (Judgement.KILLED, Judgement.SURVIVED) and not same
             yield replace(verdict, verdict=Judgement.EQUIVALENT) if same else verdict
-            self._say(f"{caught} of {counted} broken versions are caught so far")
+            if time.monotonic() - self._said_s > SAY_EVERY_S:
+                self._said_s = time.monotonic()
+                note = f"{caught} of {counted} broken versions are caught so far"
+                run.tracker.announce("mutants", note=note)
             if counted == WAYS or self._over:
                 return
-
-    def _say(self, text: str) -> None:
-        if time.monotonic() - self._said_s > SAY_EVERY_S:
-            self._said_s = time.monotonic()
-            self._run.tracker.announce("mutants", note=text)
 
     def _open_sanitized(self, subject: MutationSubject) -> Bench:
         """Watch survivors with the tool that a run on the CPU has open."""
@@ -234,8 +236,3 @@ def _spread(drawn: tuple[Mutant, ...]) -> Iterator[Mutant]:
                 seen.add(index)
                 yield drawn[index]
         step //= 2
-
-
-def _place(file: str, mutant: Mutant) -> str:
-    identity, where = mutant.identity, f"{file}:{mutant.line}:{mutant.column}"
-    return f"{where}: `{identity.change}` in `{identity.line}`"

@@ -24,14 +24,8 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Device, Outcome, Program
 from tuner.device.sizes import choose_near
-from tuner.extensions.study.mutation.mutants import Mutant, sample
-from tuner.extensions.study.mutation.subject import (
-    MutationSubject,
-    default_path,
-    entry,
-    read_marks,
-)
-from tuner.extensions.study.mutation.told import changes_nothing, is_same_code
+from tuner.extensions.study.mutation.mutants import Mutant, changes_nothing, is_same_code, sample
+from tuner.extensions.study.mutation.subject import MutationSubject, default_path, entry, read_marks
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, KernelError, SessionError, TunerError
 from tuner.model.kernel import KernelSpec, Workload
@@ -157,7 +151,7 @@ class Bench(Compilations):
         results: dict[CompileRequest, CompileResult] = {}
         same = True
         for workload in self.workloads:
-            text = self._subject.mutated(workload, mutant)
+            text = self._subject.mutate(workload, mutant)
             if text is None:
                 continue
             request = self._subject.request(text, workload)
@@ -209,7 +203,7 @@ class Examiner:
         first = self._plain.workloads[0]
         try:
             for mutant in mutants:
-                text = self._subject.mutated(first, mutant)
+                text = self._subject.mutate(first, mutant)
                 assert text is not None
                 pending.append((mutant, self._plain.submit(text, first)))
                 if len(pending) > ahead:
@@ -251,7 +245,7 @@ class Examiner:
         # `otherwise` where the GPU's compiler refuses the original
         known: set[CompileRequest] = set()
         for workload in self._subject.workloads:
-            text = self._subject.mutated(workload, mutant)
+            text = self._subject.mutate(workload, mutant)
             if text is None or (request := self._subject.request(text, workload)) in known:
                 continue
             known.add(request)
@@ -393,7 +387,7 @@ def mutate(
         marks: Mapping[Mutant, str] = {}
         marks_path = equivalent or default_path(space)
         if equivalent is not None or marks_path.exists():
-            marks = read_marks(marks_path, subject.space).matched(subject)
+            marks = read_marks(marks_path, subject.space).match_mutants(subject)
         started_s = time.perf_counter()
         verdicts: list[MutantVerdict] = []
         complete = False

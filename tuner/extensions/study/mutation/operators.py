@@ -34,7 +34,7 @@ class Change:
     text: str
     header: str = ""
 
-    def applied(self, text: str) -> str:
+    def apply(self, text: str) -> str:
         return text[: self.start] + self.text + text[self.end :]
 
 

@@ -115,18 +115,18 @@ class MutationSubject:
         return tuple(small) or self.workloads[:1]
 
     def text(self, workload: Workload) -> str:
-        return self._compiled(self._parsed(workload).text)
+        return self._hide_host_code(self._parsed(workload).text)
 
-    def mutated(self, workload: Workload, mutant: Mutant) -> str | None:
+    def mutate(self, workload: Workload, mutant: Mutant) -> str | None:
         """Return a mutant's source for one workload; None where it has no such place.
 
         A template may render differently for every workload: there the same place is changed.
         """
         source = self._parsed(workload)
         if source.text == self._parsed(self.workloads[0]).text:
-            return self._compiled(mutant.applied(source.text))
+            return self._hide_host_code(mutant.apply(source.text))
         found = self._placed(workload).get(self._places[mutant.identity])
-        return None if found is None else self._compiled(found.applied(source.text))
+        return None if found is None else self._hide_host_code(found.apply(source.text))
 
     def place(self, mutant: Mutant) -> int:
         """Return the line of the user's file that a mutant changes."""
@@ -186,7 +186,7 @@ class MutationSubject:
         names = {**workload.values, **self.operators, **self.config}
         return self._template.render(names, self.space.derived)
 
-    def _compiled(self, text: str) -> str:
+    def _hide_host_code(self, text: str) -> str:
         return text if self.config is not None else hide_host_code(parse_source(text, self.path))
 
     def _usable(self, workload: Workload, largest_bytes: int) -> bool:
@@ -244,7 +244,7 @@ class Marks:
     document: Document
     model: MarksModel
 
-    def matched(self, subject: MutationSubject) -> Mapping[Mutant, str]:
+    def match_mutants(self, subject: MutationSubject) -> Mapping[Mutant, str]:
         """Find the marked mutants of a subject, with the reasons.
 
         Raises `SpaceError` for a mark of this subject that no mutant has.

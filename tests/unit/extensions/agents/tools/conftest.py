@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from tuner.device.simulated import SimulatedDevice
-from tuner.extensions.agents.tools import ToolSession
+from tuner.extensions.agents.tools.tool_session import ToolSession
 from tuner.model.trial import INITIAL
 from tuner.tuning.evaluator import Candidates
 from tuner.tuning.profiling import Profiler, Profiling

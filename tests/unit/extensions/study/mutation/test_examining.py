@@ -184,9 +184,9 @@ def test_a_template_is_mutated_where_it_is_rendered_for_each_workload(
     examiner.require_correct()
     first, last = subject.workloads
     (mutant,) = [m for m in subject.reached if m.identity.change == "1 -> 2"]
-    assert "kWidth = 100" in subject.mutated(first, mutant)
-    assert "kWidth = 256" in subject.mutated(last, mutant)
-    assert all("int k = 2;" in subject.mutated(w, mutant) for w in (first, last))
+    assert "kWidth = 100" in subject.mutate(first, mutant)
+    assert "kWidth = 256" in subject.mutate(last, mutant)
+    assert all("int k = 2;" in subject.mutate(w, mutant) for w in (first, last))
     (verdict,) = examiner.examine([mutant], {})
     assert verdict.verdict is Judgement.KILLED
     rows = (folder / "row_sums.cu.j2").read_text().splitlines()

@@ -29,7 +29,7 @@ def test_the_file_lies_beside_the_space() -> None:
 def test_every_entry_that_is_printed_finds_its_own_mutant(make_subject) -> None:
     subject = make_subject()
     entries = "\n".join(entry(m.identity, f"reason {n}") for n, m in enumerate(subject.mutants))
-    found = marks_of(subject, f"version: 1\nbaseline:\n{entries}\n").matched(subject)
+    found = marks_of(subject, f"version: 1\nbaseline:\n{entries}\n").match_mutants(subject)
     assert list(found) == list(subject.mutants)
     assert list(found.values()) == [f"reason {n}" for n in range(len(subject.mutants))]
 
@@ -39,9 +39,9 @@ def test_a_mark_may_hold_for_some_configs_only(make_subject) -> None:
     marked = entry(subject.mutants[0].identity, "a reason")
     text = f"version: 1\ntemplate:\n{marked}\n    config: {{threads: 32}}\n"
     marks = marks_of(subject, text)
-    assert list(marks.matched(subject)) == [subject.mutants[0]]
-    assert marks.matched(make_subject(threads=64)) == {}
-    assert marks.matched(make_subject()) == {}
+    assert list(marks.match_mutants(subject)) == [subject.mutants[0]]
+    assert marks.match_mutants(make_subject(threads=64)) == {}
+    assert marks.match_mutants(make_subject()) == {}
 
 
 MARK = "  - {{operator: a, line: b, change: c, reason: d, config: {{{}}}}}\n"

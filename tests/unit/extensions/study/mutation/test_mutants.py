@@ -70,9 +70,9 @@ def test_rounding_uses_the_header_that_the_source_includes_or_brings_its_own() -
     kernel = "#include <cuda_bf16.h>\n__global__ void k(float* o) { float a = o[0] * 2; }\n"
     source = parse_source(kernel, Path("k.cu"))
     (found,) = [m for m in all_mutants(source) if m.identity.operator == "narrowed"]
-    assert "__bfloat162float(__float2bfloat16(o[0] * 2))" in found.applied(kernel)
+    assert "__bfloat162float(__float2bfloat16(o[0] * 2))" in found.apply(kernel)
     (other,) = [m for m in mutants_of("float f = n;") if m.identity.operator == "narrowed"]
-    assert other.applied("").startswith("#include <cuda_fp16.h>\n#line 1\n")
+    assert other.apply("").startswith("#include <cuda_fp16.h>\n#line 1\n")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_configs_own_values_are_no_code_of_the_templates() -> None:
 def test_the_same_text_is_made_once() -> None:
     text = "__global__ void k(int* out, int n) { for (int i = 0; i < n; i += 1) out[i] = n - 1; }\n"
     found = all_mutants(parse_source(text, Path("k.cu")))
-    texts = [m.applied(text) for m in found]
+    texts = [m.apply(text) for m in found]
     assert len(set(texts)) == len(texts)
 
 

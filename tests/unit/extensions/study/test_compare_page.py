@@ -10,17 +10,17 @@ import pytest
 
 from tests.support.caches import cache, written
 from tests.support.drawings import of_class, parsed, texts
-from tuner.extensions.study.compare_page import (
+from tuner.extensions.study.compare_command import (
     COLORS,
     MOST_POINTS,
     Curve,
     render_comparison,
     rows_of,
     search_curves,
-    write_comparison,
 )
 from tuner.extensions.study.comparison import ReplaySettings, SearcherComparison, replay_all
 from tuner.extensions.study.recorded_spaces import load_spaces
+from tuner.report.pages import write_page
 
 
 def made(tmp_path: Path, *names: str) -> SearcherComparison:
@@ -58,10 +58,10 @@ def test_it_needs_no_script_and_no_network_and_names_are_escaped(tmp_path: Path)
 
 def test_it_is_written_with_its_folder_and_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "new/compare.html"
-    write_comparison(made(tmp_path, "a100"), path)
+    write_page(render_comparison(made(tmp_path, "a100")), path)
     assert [p.name for p in path.parent.iterdir()] == ["compare.html"]
     with pytest.raises(OSError):
-        write_comparison(made(tmp_path, "a100"), tmp_path / "a100.json/compare.html")
+        write_page(render_comparison(made(tmp_path, "a100")), tmp_path / "a100.json/compare.html")
 
 
 def chart(trials: int, *shares: float):

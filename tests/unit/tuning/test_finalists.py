@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from tuner.tuning.race import APART, FIRST_ROUNDS, Raced, race, standing
+from tuner.tuning.finalists import APART, FIRST_ROUNDS, Raced, race, standing
 
 
 class Track:

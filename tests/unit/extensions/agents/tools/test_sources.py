@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from tuner.compiler.base import CompileRequest
-from tuner.extensions.agents.tools import reading
 from tuner.extensions.agents.tools.arguments import SearchSourceArguments, ToolLimits
-from tuner.extensions.agents.tools.reading import SourceFolders, cuda_headers
+from tuner.extensions.agents.tools.tool_session import (
+    SourceFolders,
+    cuda_headers,
+    note_names,
+    note_titles,
+    read_note,
+)
 from tuner.model.errors import InputError
 
 SECRET = "key = 12345"  # noqa: S105 - what must not be read
@@ -205,14 +210,14 @@ def test_a_users_folder_is_read_through_the_tools(make_tools, library):
 CODE = re.compile(r"^```cuda\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPETS = [
     pytest.param(code, id=f"{name}-{number}")
-    for name in reading.names()
-    for number, code in enumerate(CODE.findall(reading.note(name)), 1)
+    for name in note_names()
+    for number, code in enumerate(CODE.findall(read_note(name)), 1)
 ]
 
 
-@pytest.mark.parametrize("name", reading.names())
+@pytest.mark.parametrize("name", note_names())
 def test_a_note_has_a_title_and_is_short(name):
-    text = reading.note(name)
+    text = read_note(name)
     assert text.startswith("# ")
     assert 20 <= len(text.splitlines()) <= 90
     assert len(text) < 7000
@@ -235,7 +240,7 @@ def test_there_is_code_to_check():
 def test_the_notes_are_listed_by_title_and_read_by_name(make_tools):
     tools = make_tools()
     listed = tools.call("read_notes", {})
-    assert len(listed.splitlines()) == len(reading.names())
-    for name, title in reading.contents().items():
+    assert len(listed.splitlines()) == len(note_names())
+    for name, title in note_titles().items():
         assert f"- {name}: {title}" in listed
-        assert tools.call("read_notes", {"name": name}) == reading.note(name)
+        assert tools.call("read_notes", {"name": name}) == read_note(name)

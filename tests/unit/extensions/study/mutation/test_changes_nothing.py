@@ -6,8 +6,7 @@ import pytest
 
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
-from tuner.extensions.study.mutation.mutants import all_mutants
-from tuner.extensions.study.mutation.told import changes_nothing, is_same_code
+from tuner.extensions.study.mutation.mutants import all_mutants, changes_nothing, is_same_code
 from tuner.source import parse_source
 
 KERNEL = """\
