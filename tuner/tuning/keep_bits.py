@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, log
 from statistics import fmean
 
+from tuner.device.base import BITS_DIFFER, DIFFERS
+from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
@@ -108,9 +110,10 @@ def choose_bits(run: Run) -> None:
 
 def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, Classes]:
     """Group timed trials by the problem, their bits and the size, the fastest first."""
-    problems: dict[Workload, Classes] = {}
+    trials, problems = list(trials), dict[Workload, Classes]()
+    wrong = find_wrong_variants(trials, ())
     for trial in fastest(trials):
-        if bits := bits_of(trial):
+        if trial.variant not in wrong and (bits := bits_of(trial)):
             classes = problems.setdefault(spec.problem_of(trial.workload), {})
             classes.setdefault(bits, {}).setdefault(trial.workload, []).append(trial)
     return problems
@@ -159,11 +162,12 @@ def _require_class(run: Run, workload: Workload) -> None:
     assert rows is not None
     if right := next((one for one in trials if one.status is Status.CORRECT), None):
         raise _no_bits(run.evaluator, _INVARIANT, f"bits of {right.config} on {workload}")
-    varying = [one for one in trials if one.status is Status.NOT_INVARIANT]
+    # Of atomics bits may differ from call to call, which is wrong whatever is asked of rows.
+    varying = [one for one in trials if BITS_DIFFER in one.reason or DIFFERS in one.reason]
     if varying:
         raise KernelError(
-            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config that is right "
-            f"on {workload} keeps it, of {len(varying)}; {varying[0].config}: {varying[0].reason}",
+            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config keeps it on "
+            f"{workload}, of {len(varying)}; {varying[0].config}: {varying[0].reason}",
             path=run.plan.spec.path,
             line=rows.line,
             remedy="add up a row in an order that depends on nothing but its own size, without "

@@ -233,7 +233,7 @@ def test_several_gpus_choose_one_class(run):
 
 
 def test_a_space_of_which_nothing_holds_is_one_error(run, space):
-    with pytest.raises(KernelError, match="no config that is right on N=1000 keeps it") as raised:
+    with pytest.raises(KernelError, match="no config keeps it on N=1000, of") as raised:
         run(RowsDevice(bits_of=lambda program, _: "" if program.config is None else "!"))
     assert raised.value.path == space.resolve()
     assert raised.value.line == len(space.read_text().splitlines())
