@@ -18,7 +18,7 @@ from tuner.session.session import Session
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 ROOT = Path(__file__).parents[2]
 TRICKS = [name for name in ORDERS if name != "alone"]
-DECLARED = ("invariant: {T: [y]}", "rows: {T: [y]}")
+DECLARED = ("invariant: {T: [y]}", "rows: {T: [y], by: [chunk]}")
 FLAGS = ("--device", "host", "--searcher", "exhaustive", "--no-mutants")
 
 
@@ -164,9 +164,9 @@ def test_who_declares_rows_keeps_them_where_that_is_asked_for(tmp_path: Path) ->
     to = tmp_path / "out"
     done = CliRunner().invoke(cli, ["export", str(tmp_path / "kept"), "--to", str(to)])
     assert done.exit_code == 0, done.output
-    assert json.loads((to / "dispatch.json").read_text())["invariant"] == {"T": ["y"]}
+    assert json.loads((to / "dispatch.json").read_text())["invariant"] == {"T": ["y"], "by": ["chunk"]}
     text = kernel.with_suffix(".yaml").read_text(encoding="utf-8")
-    kernel.with_suffix(".yaml").write_text(text.replace("rows: {T: [y]}\n", ""), "utf-8")
+    kernel.with_suffix(".yaml").write_text(text.replace("rows: {T: [y], by: [chunk]}\n", ""), "utf-8")
     done = tune(kernel, tmp_path / "none", "--invariant")
     assert done.exit_code == 2
     assert "--invariant: sum_rows says of no output that it has rows" in done.stderr
@@ -199,6 +199,11 @@ def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> Non
         "refused: not_invariant with order=split_by_m chunk=8 block=32 on T=33 K=100" in done.stderr
     )
     assert "a row gives other bits on T=33 K=100 than on T=1 K=100" in done.stderr
+    text = (answer / "space.yaml").read_text(encoding="utf-8").replace("chunk", "parts")
+    (answer / "space.yaml").write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(cli, [*words, "--invariant"], prog_name="tune")
+    assert done.exit_code == 2
+    assert "bits of rows are decided by `chunk`, which is no parameter" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,8 @@ def _check(
     run: bool,
 ) -> SpaceCheck:
     spec, space = definition.spec, definition.space
+    if spec.rows:
+        definition.keeping_rows()
     template = load_template(spec, space)
     template.check(space, spec)
     check_signature(spec)

@@ -134,8 +134,7 @@ def find_wrong_variants(trials: Iterable[Trial], checks: Iterable[Check]) -> fro
     wrong = {
         trial.variant
         for trial in trials
-        if trial.status in _WRONG
-        or (trial.status in _FAILED_IN_FINALS and trial.stage == "finals")
+        if trial.status in _WRONG or (trial.status in _FAILED_IN_FINALS and trial.stage == "finals")
     }
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 

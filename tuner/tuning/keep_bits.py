@@ -113,7 +113,7 @@ def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, C
     trials, problems = list(trials), dict[Workload, Classes]()
     wrong = find_wrong_variants(trials, ())
     for trial in fastest(trials):
-        if trial.variant not in wrong and (bits := bits_of(trial)):
+        if trial.variant not in wrong and (bits := trial.bits):
             classes = problems.setdefault(spec.problem_of(trial.workload), {})
             classes.setdefault(bits, {}).setdefault(trial.workload, []).append(trial)
     return problems
@@ -151,11 +151,6 @@ def list_class_members(
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 
 
-def bits_of(trial: Trial) -> str:
-    """Return a right trial's digest, "" where nobody looked."""
-    return trial.correctness.bits if trial.correctness else ""
-
-
 def _require_class(run: Run, workload: Workload) -> None:
     """Say why no config has bits that could be kept, where that is why."""
     rows, trials = run.plan.spec.invariant, run.session.trials(run.plan.candidate, workload)
@@ -177,8 +172,8 @@ def _require_class(run: Run, workload: Workload) -> None:
 
 def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
     right = trial.status is Status.CORRECT
-    if right and (bits := bits_of(trial)):
-        return bits
+    if right and trial.bits:
+        return trial.bits
     if right or "recording" in evaluator.device.capabilities:
         what = "bits" if right else "measurement"
         missing = f"{what} of the default config ({trial.config}) on {trial.workload}"

@@ -421,9 +421,7 @@ class VerifiedDevice(Device):
             verdict = merge_passes((verdict, again)) if again.passed else again
         return verdict if verdict.passed else replace(verdict, reason=verdict.reason + said)
 
-    def _digest(
-        self, program: Program, kind: str, other: str, seed: int | None
-    ) -> tuple[str, str]:
+    def _digest(self, program: Program, kind: str, other: str, seed: int | None) -> tuple[str, str]:
         """Digest what it makes of inputs that others get too; the last part is what varies.
 
         Of invariant rows that is what several turns made of the same ones: in the first half of
