@@ -164,9 +164,14 @@ def test_who_declares_rows_keeps_them_where_that_is_asked_for(tmp_path: Path) ->
     to = tmp_path / "out"
     done = CliRunner().invoke(cli, ["export", str(tmp_path / "kept"), "--to", str(to)])
     assert done.exit_code == 0, done.output
-    assert json.loads((to / "dispatch.json").read_text())["invariant"] == {"T": ["y"], "by": ["chunk"]}
+    assert json.loads((to / "dispatch.json").read_text())["invariant"] == {
+        "T": ["y"],
+        "by": ["chunk"],
+    }
     text = kernel.with_suffix(".yaml").read_text(encoding="utf-8")
-    kernel.with_suffix(".yaml").write_text(text.replace("rows: {T: [y], by: [chunk]}\n", ""), "utf-8")
+    kernel.with_suffix(".yaml").write_text(
+        text.replace("rows: {T: [y], by: [chunk]}\n", ""), "utf-8"
+    )
     done = tune(kernel, tmp_path / "none", "--invariant")
     assert done.exit_code == 2
     assert "--invariant: sum_rows says of no output that it has rows" in done.stderr
@@ -207,7 +212,8 @@ def test_the_gate_of_an_answer_runs_rows_at_several_sizes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("order", "why"), [("neighbour", "gives other bits"), ("atomics", "differs between timed calls")]
+    ("order", "why"),
+    [("neighbour", "gives other bits"), ("atomics", "differs between timed calls")],
 )
 def test_a_space_that_cannot_hold_it_is_one_error(tmp_path: Path, order: str, why: str) -> None:
     done = tune(row_sums(tmp_path, order), tmp_path / "session")

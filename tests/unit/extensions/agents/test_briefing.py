@@ -284,7 +284,9 @@ def test_a_request_says_what_rows_keep_and_what_breaks_it(silu):
     assert len(text.split()) - len(plain.split()) <= 100
     assert spec.invariant is not None
     told = replace(spec, invariant=replace(spec.invariant, by=("split", "lanes")))
-    assert "Its order is that of `split`, `lanes`: have" in stable_text(replace(silu.task, spec=told))
+    assert "Its order is that of `split`, `lanes`: have" in stable_text(
+        replace(silu.task, spec=told)
+    )
 
 
 def test_peers_are_told_beside_the_baseline_where_finals_have_timed_them(silu, now):
