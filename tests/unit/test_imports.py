@@ -27,10 +27,10 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_690,
-    "runtime": 2_505,
+    "core": 47_770,
+    "runtime": 2_545,
     "export": 4_150,
-    "engines": 4_420,
+    "engines": 4_430,
     "draft": 17_070,
     "agents": 8_360,
     "cpu": 4_480,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_760,
-    "docs": 4_960,
+    "tests": 85_985,
+    "docs": 4_965,
 }
 
 

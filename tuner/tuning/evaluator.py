@@ -506,6 +506,16 @@ def other_bits(spec: KernelSpec) -> str:
     return f"{BITS_DIFFER} than {whose}"
 
 
+def refuse_model(spec: KernelSpec, trial: Trial) -> KernelError:
+    """Make the error of a default config that is wrong, so that its bits are worth nothing."""
+    return KernelError(
+        f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
+        f"{trial.status}: {trial.reason}",
+        path=spec.path,
+        remedy="name a `default` that is right on every workload, or leave --keep-bits out",
+    )
+
+
 class Candidates:
     """Plans by the name of their candidate, in the order in which they came.
 

@@ -15,7 +15,7 @@ from tuner.model.trial import Status, Trial, fastest
 from tuner.search.pool import Pool
 from tuner.session.events import BitsKept
 from tuner.tuning.device_queues import work_in_queues
-from tuner.tuning.evaluator import Evaluator
+from tuner.tuning.evaluator import Evaluator, refuse_model
 from tuner.tuning.run import Run
 
 _INVARIANT, _LEAVE_OUT = "`invariant`", "leave --keep-bits out"
@@ -178,12 +178,7 @@ def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
         what = "bits" if right else "measurement"
         missing = f"{what} of the default config ({trial.config}) on {trial.workload}"
         raise _no_bits(evaluator, "--keep-bits", missing)
-    raise KernelError(
-        f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
-        f"{trial.status}: {trial.reason}",
-        path=spec.path,
-        remedy=f"name a `default` that is right on every workload, or {_LEAVE_OUT}",
-    )
+    raise refuse_model(spec, trial)
 
 
 def _no_bits(evaluator: Evaluator, asker: str, missing: str) -> DeviceError:

@@ -19,13 +19,13 @@ from tuner.device.base import (
 from tuner.device.sizes import choose_near
 from tuner.device.verify.rows import draw_sizes
 from tuner.dispatch.evidence import find_wrong_variants
-from tuner.model.errors import InputError, KernelError
+from tuner.model.errors import InputError
 from tuner.model.kernel import Invariance, Workload
 from tuner.model.trial import Check, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.device_queues import serve_queue_of
-from tuner.tuning.evaluator import Candidates, Evaluator, Pending, other_bits
+from tuner.tuning.evaluator import Candidates, Evaluator, Pending, other_bits, refuse_model
 
 VERIFY, EDGE_CASES, COMPARE, MACHINE_CODE = "verify", "edge_cases", "compare", "machine_code"
 BITS = "bits"
@@ -328,12 +328,8 @@ class Verification:
         if outcome.status is Status.CORRECT:
             outcome = self._compare_bits(workload, model)
         if outcome.status is not Status.CORRECT:
-            raise KernelError(
-                f"--keep-bits: the default config ({model.config}) is no model on {workload}: "
-                f"{outcome.status}: {outcome.reason}",
-                path=self.plan.spec.path,
-                remedy="name a `default` that is right on every workload, or leave --keep-bits out",
-            )
+            tried = model.candidate, workload, model.config, outcome.status, outcome.reason
+            raise refuse_model(self.plan.spec, Trial(*tried))
         return True
 
     def _compare_bits(self, workload: Workload, variant: Variant) -> Outcome:
