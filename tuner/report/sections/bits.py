@@ -90,8 +90,8 @@ class Separation:
 def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
     """Group the right trials of every workload by their bits; none where nobody looked."""
     found = []
-    looked = (one for one in data.checks if one.kind != BITS)
-    wrong = find_wrong_variants((*data.trials, *data.finals), looked)
+    wrong = find_wrong_variants(data.finals, (one for one in data.checks if one.kind != BITS))
+    wrong |= {one.variant for one in data.trials if one.status is Status.NOT_INVARIANT}
     for workload, trials in data.by_workload().items():
         groups: dict[str, list[Trial]] = {}
         for trial in _keep_right(trials):
