@@ -136,6 +136,8 @@ def _check(
     run: bool,
 ) -> SpaceCheck:
     spec, space = definition.spec, definition.space
+    if spec.rows:
+        definition.keeping_rows()
     template = load_template(spec, space)
     template.check(space, spec)
     check_signature(spec)

@@ -246,7 +246,7 @@ def _program(
         calls=measurement.calls_per_replay,
         sets=measurement.buffer_sets,
         stopped_early=measurement.stopped_early,
-        bits=verdict.bits if verdict else "",
+        bits=verdict.digest if verdict else "",
     )
 
 

@@ -122,9 +122,10 @@ def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
         asked = replace(found.spec, invariant=rows)
         problems = len({asked.problem_of(one) for one in found.valid})
         kept = "every run keeps" if found.spec.invariant else "--invariant keeps"
+        by = f", decided by {', '.join(rows.by)}" if rows.by else ""
         yield (
             f"\n{rows.axis} counts rows of {', '.join(rows.outputs)}, whose bits {kept} in every "
-            f"batch: {len(found.valid)} workloads are sizes of {problems} problems"
+            f"batch{by}: {len(found.valid)} workloads are sizes of {problems} problems"
         )
     for proof in found.proofs:
         if proof.findings or proof.compared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import platform
 from concurrent.futures import Future
 from contextlib import suppress
@@ -13,7 +14,10 @@ from tuner.compiler.includes import UNIT_NAME
 from tuner.model.trial import Resources
 
 # What compiles, and whose kernels are tuned: times of one release say little of another's.
-_LIBRARIES = ("torch", "triton", "sglang", "vllm")
+_LIBRARIES = ("torch", "triton", "sglang", "sgl-deep-gemm", "vllm")
+# By which SGLang leaves DeepGEMM alone, for all products or for those of its deterministic mode.
+_SWITCHES = ("SGLANG_ENABLE_JIT_DEEPGEMM", "SGLANG_BATCH_INVARIANT_OPS_ENABLE_MM_DEEPGEMM")
+_OFF = ("0", "false", "no", "n", "off")
 
 
 class PassingCompiler:
@@ -56,8 +60,11 @@ class PythonCompiler(PassingCompiler):
     @property
     def version(self) -> str:
         versions = [f"Python {platform.python_version()}"]
+        off = any(os.environ.get(one, "").lower() in _OFF for one in _SWITCHES)
         for name in _LIBRARIES:
             with suppress(PackageNotFoundError):
+                if name == "sgl-deep-gemm" and off:
+                    continue
                 versions.append(f"{name} {version(name)}")
         return ", ".join(versions)
 

@@ -114,13 +114,12 @@ def evidence(
     }
 
 
-_FAILED_IN_FINALS = frozenset(
-    {Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS, Status.NOT_INVARIANT}
-)
+_WRONG = frozenset({Status.INCORRECT, Status.NOT_INVARIANT})
+_FAILED_IN_FINALS = frozenset({Status.LAUNCH, Status.TIMEOUT, Status.OTHER_BITS})
 
 
 def find_wrong_variants(trials: Iterable[Trial], checks: Iterable[Check]) -> frozenset[Variant]:
-    """Name the variants that were ever wrong or failed a check: they serve nowhere.
+    """Name the variants that were ever wrong, of rows too, or failed a check: they serve nowhere.
 
     Nor do those that in the finals, on a shape that they would serve, end in an error, take for
     ever, or have other bits than are kept.
@@ -128,8 +127,7 @@ def find_wrong_variants(trials: Iterable[Trial], checks: Iterable[Check]) -> fro
     wrong = {
         trial.variant
         for trial in trials
-        if trial.status is Status.INCORRECT
-        or (trial.status in _FAILED_IN_FINALS and trial.stage == "finals")
+        if trial.status in _WRONG or (trial.status in _FAILED_IN_FINALS and trial.stage == "finals")
     }
     return frozenset(wrong | {check.variant for check in checks if check.passed is False})
 

@@ -283,12 +283,19 @@ class Invariance:
 
     The row of an array is found in the dimension that is the axis, or a multiple of it, so many
     elements for each row, or the axis rounded up; an array that has none is shared by all rows.
-    `outputs` are those whose rows are compared.
+    `outputs` are those whose rows are compared. Where parameters `by` which bits are decided have
+    other values, so have bits, whether a run shows it or not.
     """
 
     axis: str
     outputs: tuple[str, ...]
     line: int
+    by: tuple[str, ...] = ()
+
+    def class_of(self, digest: str, config: Mapping[str, Value]) -> str:
+        """Name the class of a config whose rows have this digest, "" where nobody looked."""
+        decided = (f"{name}={config[name]}" for name in self.by if name in config)
+        return ", ".join((digest, *decided)) if digest else ""
 
     def dimension(self, argument: Argument) -> int | None:
         """Find the dimension that counts rows; None where the array has no rows."""

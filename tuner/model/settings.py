@@ -180,7 +180,9 @@ class Settings:
     keep_bits: bool = setting(False, "Let only configs win whose outputs equal those of the "
         "space's default config, bit for bit.")
     invariant: bool = setting(False, "Keep the bits of a row whatever the batch, of the outputs "
-        "that the space's `rows` names.", commands=(RECORD,))
+        "that the space's `rows` names.", campaign="true: keep the bits of rows whatever the batch",
+        mcp="true: keep the bits of a row whatever the batch, of the outputs that the search "
+        "space's `rows` names.", commands=(RECORD, SERVE))
     mutants: bool = setting(True, "Do not break the baseline to see how many broken versions "
         "verification catches, as the first run of a search space does.", flag="--no-mutants",
         campaign="false: do not see how many broken versions verification catches",

@@ -155,7 +155,8 @@ class Correctness:
     `errors` are in units of the tolerance: above 1 fails. `bits` is a digest of all outputs that
     are to be deterministic, for inputs that every config of a workload gets alike
     (`inputs.same_seed`), or of rows that it gets at every size where they are to be invariant:
-    configs with equal ones are of one class. "" where nobody looked.
+    configs with equal ones are of one class, whose name also has the parameters that are said to
+    decide it (`Invariance.by`). "" where nobody looked.
     `accuracy` is of outputs whose tolerance is measured.
     """
 
@@ -165,6 +166,11 @@ class Correctness:
     reason: str = ""
     bits: str = ""
     accuracy: tuple[tuple[str, Accuracy], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """The bits as they were seen."""
+        return self.bits.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +203,15 @@ class Trial:
     @property
     def variant(self) -> Variant:
         return Variant(self.candidate, self.config)
+
+    @property
+    def bits(self) -> str:
+        """The class of its bits, "" where nobody looked."""
+        return self.correctness.bits if self.correctness else ""
+
+    @property
+    def digest(self) -> str:
+        return self.correctness.digest if self.correctness else ""
 
     @property
     def time_us(self) -> float | None:

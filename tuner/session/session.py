@@ -397,8 +397,8 @@ def _trial_key(trial: Trial) -> tuple[str, str, str, Stage]:
 
 def _judge_by_class(trial: Trial, kept: BitsKept) -> Trial:
     """See a trial as it counts since a class of bits was chosen; its record stays what it was."""
-    bits = trial.correctness.bits if trial.correctness else ""
-    if trial.status is not Status.CORRECT or bits == kept.bits.get(trial.workload.key, bits):
+    other = trial.bits != kept.bits.get(trial.workload.key, trial.bits)
+    if trial.status is not Status.CORRECT or not other:
         return trial
     reason = "gives other bits than the class that was chosen"
     return replace(trial, status=Status.OTHER_BITS, reason=reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -14,16 +14,29 @@ from tuner.space.yaml import Document
 
 # Where rows lie, for who asks with --invariant that their bits repeat; and that they always do.
 ROWS, INVARIANT = "rows", "invariant"
+# Beside the axis: the parameters that decide bits.
+BY = "by"
 
 
-def require_rows(spec: KernelSpec) -> KernelSpec:
-    """Ask that the bits of rows repeat; raise `SpaceError` where the file says of no rows."""
+def require_rows(spec: KernelSpec, parameters: Collection[str]) -> KernelSpec:
+    """Ask that the bits of rows repeat; raise `SpaceError` where the file says of no rows.
+
+    And where a parameter that decides bits is none: what decides them in a template that has
+    another would not be known.
+    """
     if spec.rows is None:
         raise SpaceError(
             f"--invariant: {spec.name} says of no output that it has rows",
             path=spec.path,
             remedy="write `rows: {AXIS: [OUTPUT, ...]}`, the axis that counts them, or leave "
             "--invariant out",
+        )
+    if unknown := [name for name in spec.rows.by if name not in parameters]:
+        raise SpaceError(
+            f"bits of rows are decided by `{unknown[0]}`, which is no parameter",
+            path=spec.path,
+            line=spec.rows.line,
+            remedy=f"have one of this name that decides them; there are: {', '.join(parameters)}",
         )
     return replace(spec, invariant=spec.rows)
 
@@ -41,8 +54,12 @@ def read_rows(
     key = ROWS if model.rows else INVARIANT
     if not (declared := getattr(model, key)):
         return None
-    ((axis, names),) = declared.items()
-    rows = Invariance(axis, tuple(names), document.line(key, axis))
+    by = tuple(declared.get(BY, ()))
+    axis, *more = [name for name in declared if name != BY] or [BY]
+    if more:
+        remedy = "name the one axis that counts rows"
+        raise document.error(f"`{key}` has the axes {axis}, {more[0]}", key, more[0], remedy=remedy)
+    rows = Invariance(axis, tuple(declared[axis]), document.line(key, axis), by)
     if axis not in model.axes:
         remedy = f"the axes are {', '.join(model.axes)}"
         raise document.error(f"`{axis}` is not an axis", key, axis, remedy=remedy)

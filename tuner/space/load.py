@@ -74,7 +74,12 @@ class Definition:
         """
         chosen = chosen_operators(self.spec, operators)
         spec = bind_dtypes(bind(self.spec, chosen), chosen)
-        return Definition(require_rows(spec) if invariant else spec, bind(self.space, chosen))
+        made = Definition(spec, bind(self.space, chosen))
+        return made.keeping_rows() if invariant or spec.invariant else made
+
+    def keeping_rows(self) -> Definition:
+        """Ask that the bits of rows repeat; raise `SpaceError` where they can't be asked for."""
+        return replace(self, spec=require_rows(self.spec, self.space.names))
 
 
 def load_definition(
@@ -104,7 +109,7 @@ def load_definition(
             assert isinstance(named, list)
             message = f"`include`: {named[i]!r} is no folder"
             raise document.error(message, "include", i, remedy=remedy)
-    return replace(definition, spec=require_rows(spec)) if invariant else definition
+    return definition.keeping_rows() if invariant else definition
 
 
 def read_definition(document: Document, operators: Mapping[str, str]) -> Definition:

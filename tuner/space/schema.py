@@ -339,15 +339,13 @@ class SpaceModel(StrictModel):
     )
     rows: dict[str, list[str]] = Field(
         default={},
-        max_length=1,
-        description="the axis that counts rows, and the outputs that have them: whose bits "
-        "`--invariant` keeps, `{T: [y]}`",
+        description="the axis that counts rows, and the outputs that have them, whose bits "
+        "`--invariant` keeps; and the parameters by which these are decided, "
+        "`{T: [y], by: [split]}`",
     )
     invariant: dict[str, list[str]] = Field(
         default={},
-        max_length=1,
-        description="the axis that counts rows, and the outputs whose rows must have the same bits "
-        "however many there are, `{T: [y]}`",
+        description="as `rows`, whose bits every run keeps, `{T: [y], by: [split]}`",
     )
     include: list[str] = Field(default=[], description="a list of folders from this file's folder")
     options: list[str] = Field(

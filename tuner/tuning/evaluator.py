@@ -177,13 +177,16 @@ class Evaluator:
             if status is Status.CORRECT and (refused := self._refusal(resources, launch)):
                 status, reason = Status.RESOURCE_LIMIT, refused
         if status is Status.CORRECT and self.tells_bits:
-            bits = outcome.correctness.bits if outcome.correctness else ""
-            status, reason = self._judge_bits(pending, bits)
+            verdict = outcome.correctness or Correctness(passed=True)
+            if rows := self.spec.invariant:
+                verdict = replace(verdict, bits=rows.class_of(verdict.bits, pending.config))
+                outcome = replace(outcome, correctness=verdict)
+            status, reason = self._judge_bits(pending, verdict)
         return self._trial(
             pending, replace(outcome, status=status, reason=reason), resources, share, stage
         )
 
-    def _judge_bits(self, pending: Pending, bits: str) -> tuple[Status, str]:
+    def _judge_bits(self, pending: Pending, verdict: Correctness) -> tuple[Status, str]:
         """Compare its bits with those at other sizes, and with those that are kept."""
         if pending.sizes and (group := as_group(self.device)):
             group.serve(group.home(pending.workload))
@@ -196,10 +199,10 @@ class Evaluator:
             outcome = self._rows.get((size, pending.config))
             if outcome is not None and outcome.status is not Status.CORRECT:
                 return outcome.status, f"on {size}: {outcome.reason}"
-            if outcome and outcome.correctness and outcome.correctness.bits != bits:
+            if outcome and outcome.correctness and outcome.correctness.bits != verdict.digest:
                 reason = f"a row {BITS_DIFFER} on {pending.workload} than on {size}"
                 return Status.NOT_INVARIANT, reason
-        if bits != self.kept.bits.get(pending.workload, bits):
+        if verdict.bits != self.kept.bits.get(pending.workload, verdict.bits):
             return Status.OTHER_BITS, other_bits(self.spec)
         return Status.CORRECT, ""
 
@@ -501,6 +504,16 @@ def other_bits(spec: KernelSpec) -> str:
     """Say whose bits a config lacks."""
     whose = "the class that was chosen" if spec.invariant else "the default config"
     return f"{BITS_DIFFER} than {whose}"
+
+
+def refuse_model(spec: KernelSpec, trial: Trial) -> KernelError:
+    """Make the error of a default config that is wrong, so that its bits are worth nothing."""
+    return KernelError(
+        f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
+        f"{trial.status}: {trial.reason}",
+        path=spec.path,
+        remedy="name a `default` that is right on every workload, or leave --keep-bits out",
+    )
 
 
 class Candidates:

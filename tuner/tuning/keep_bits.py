@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf, log
 from statistics import fmean
 
+from tuner.device.base import BITS_DIFFER, DIFFERS
+from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.kernel import KernelSpec, Workload
@@ -13,7 +15,7 @@ from tuner.model.trial import Status, Trial, fastest
 from tuner.search.pool import Pool
 from tuner.session.events import BitsKept
 from tuner.tuning.device_queues import work_in_queues
-from tuner.tuning.evaluator import Evaluator
+from tuner.tuning.evaluator import Evaluator, refuse_model
 from tuner.tuning.run import Run
 
 _INVARIANT, _LEAVE_OUT = "`invariant`", "leave --keep-bits out"
@@ -108,9 +110,10 @@ def choose_bits(run: Run) -> None:
 
 def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, Classes]:
     """Group timed trials by the problem, their bits and the size, the fastest first."""
-    problems: dict[Workload, Classes] = {}
+    trials, problems = list(trials), dict[Workload, Classes]()
+    wrong = find_wrong_variants(trials, ())
     for trial in fastest(trials):
-        if bits := bits_of(trial):
+        if trial.variant not in wrong and (bits := trial.bits):
             classes = problems.setdefault(spec.problem_of(trial.workload), {})
             classes.setdefault(bits, {}).setdefault(trial.workload, []).append(trial)
     return problems
@@ -148,22 +151,18 @@ def list_class_members(
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 
 
-def bits_of(trial: Trial) -> str:
-    """Return a right trial's digest, "" where nobody looked."""
-    return trial.correctness.bits if trial.correctness else ""
-
-
 def _require_class(run: Run, workload: Workload) -> None:
     """Say why no config has bits that could be kept, where that is why."""
     rows, trials = run.plan.spec.invariant, run.session.trials(run.plan.candidate, workload)
     assert rows is not None
     if right := next((one for one in trials if one.status is Status.CORRECT), None):
         raise _no_bits(run.evaluator, _INVARIANT, f"bits of {right.config} on {workload}")
-    varying = [one for one in trials if one.status is Status.NOT_INVARIANT]
+    # Of atomics bits may differ from call to call, which is wrong whatever is asked of rows.
+    varying = [one for one in trials if BITS_DIFFER in one.reason or DIFFERS in one.reason]
     if varying:
         raise KernelError(
-            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config that is right "
-            f"on {workload} keeps it, of {len(varying)}; {varying[0].config}: {varying[0].reason}",
+            f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config keeps it on "
+            f"{workload}, of {len(varying)}; {varying[0].config}: {varying[0].reason}",
             path=run.plan.spec.path,
             line=rows.line,
             remedy="add up a row in an order that depends on nothing but its own size, without "
@@ -173,18 +172,13 @@ def _require_class(run: Run, workload: Workload) -> None:
 
 def _bits_of(trial: Trial, spec: KernelSpec, evaluator: Evaluator) -> str:
     right = trial.status is Status.CORRECT
-    if right and (bits := bits_of(trial)):
-        return bits
+    if right and trial.bits:
+        return trial.bits
     if right or "recording" in evaluator.device.capabilities:
         what = "bits" if right else "measurement"
         missing = f"{what} of the default config ({trial.config}) on {trial.workload}"
         raise _no_bits(evaluator, "--keep-bits", missing)
-    raise KernelError(
-        f"--keep-bits: the default config ({trial.config}) is no model on {trial.workload}: "
-        f"{trial.status}: {trial.reason}",
-        path=spec.path,
-        remedy=f"name a `default` that is right on every workload, or {_LEAVE_OUT}",
-    )
+    raise refuse_model(spec, trial)
 
 
 def _no_bits(evaluator: Evaluator, asker: str, missing: str) -> DeviceError:

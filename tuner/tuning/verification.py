@@ -17,14 +17,15 @@ from tuner.device.base import (
     verify_all,
 )
 from tuner.device.sizes import choose_near
+from tuner.device.verify.rows import draw_sizes
 from tuner.dispatch.evidence import find_wrong_variants
-from tuner.model.errors import InputError, KernelError
+from tuner.model.errors import InputError
 from tuner.model.kernel import Invariance, Workload
 from tuner.model.trial import Check, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.device_queues import serve_queue_of
-from tuner.tuning.evaluator import Candidates, Evaluator, Pending, other_bits
+from tuner.tuning.evaluator import Candidates, Evaluator, Pending, other_bits, refuse_model
 
 VERIFY, EDGE_CASES, COMPARE, MACHINE_CODE = "verify", "edge_cases", "compare", "machine_code"
 BITS = "bits"
@@ -39,8 +40,8 @@ _NOT_RUN = frozenset({Status.COMPILE, Status.NOT_RECORDED})
 # Each waits for a disassembler, which takes a core.
 READERS = 4
 # How many rows a config is tried with whose rows are to be invariant, one more than a tile has
-# among them; and of how many sizes, few and many rows alike, only the finals know.
-ROWS, DRAWN_SIZES = (1, 8, 32, 33, 256, 2048), 3
+# among them. Of others, few and many rows alike, only the finals know (`draw_sizes`).
+ROWS = (1, 8, 32, 33, 256, 2048)
 
 Pair = tuple[Workload, Variant]
 
@@ -225,14 +226,15 @@ class Verification:
             self._choose_sizes(rows, takes)
 
     def _choose_sizes(self, rows: Invariance, takes: Callable[[Workload], bool]) -> None:
-        """Take further numbers of rows for each problem, up to the most that are listed for it."""
+        """Take further numbers of rows for each problem, of those that are listed and beyond."""
         spec, on_cpu, kept = self.plan.spec, self.device.info.on_cpu, self.candidates.kept
         listed = (*self.plan.config.workloads, *spec.edge_cases)
         by_rows = sorted(listed, key=lambda one: one.values[rows.axis])
         for problem, largest in {spec.problem_of(one): one for one in by_rows}.items():
-            most = largest.values[rows.axis]
-            drawn = {round(most ** secrets.SystemRandom().random()) for _ in range(DRAWN_SIZES)}
-            sizes = [rows.sized(largest, n) for n in sorted({*ROWS, *drawn}) if n <= most]
+            own = {n.values[rows.axis] for n in listed if spec.problem_of(n) == problem}
+            known = own | {n for n in ROWS if n <= max(own)}
+            drawn = draw_sizes(known, secrets.SystemRandom())
+            sizes = [rows.sized(largest, n) for n in sorted({*known, *drawn})]
             if on_cpu:
                 sizes = [one for one in sizes if spec.footprint_bytes(one) <= LARGEST_HOST_BYTES]
             taken = [one for one in sizes if one in listed or takes(one)]
@@ -326,12 +328,8 @@ class Verification:
         if outcome.status is Status.CORRECT:
             outcome = self._compare_bits(workload, model)
         if outcome.status is not Status.CORRECT:
-            raise KernelError(
-                f"--keep-bits: the default config ({model.config}) is no model on {workload}: "
-                f"{outcome.status}: {outcome.reason}",
-                path=self.plan.spec.path,
-                remedy="name a `default` that is right on every workload, or leave --keep-bits out",
-            )
+            tried = model.candidate, workload, model.config, outcome.status, outcome.reason
+            raise refuse_model(self.plan.spec, Trial(*tried))
         return True
 
     def _compare_bits(self, workload: Workload, variant: Variant) -> Outcome:

@@ -52,7 +52,8 @@ def test_rows_are_found_in_the_dimension_that_is_the_axis() -> None:
 
 MISTAKES = {
     "no axis": ("{T: [y, s]}", "{M: [y]}", "`M` is not an axis", "the axes are T, K", 18),
-    "two axes": ("{T: [y, s]}", "{T: [y], K: [n]}", "`invariant` is a list of 2", "the axis", 18),
+    "two axes": ("{T: [y, s]}", "{T: [y], K: [n]}", "has the axes T, K", "the one axis", 18),
+    "parameters alone": ("{T: [y, s]}", "{by: [block]}", "`by` is not an axis", "are T, K", 18),
     "nothing": ("{T: [y, s]}", "{T: []}", "`T` has no outputs", "y, s, n", 18),
     "input": ("{T: [y, s]}", "{T: [x]}", "`x` is not an output", "outputs: y, s, n", 18),
     "without rows": (
@@ -97,13 +98,31 @@ MISTAKES = {
 def test_rows_are_asked_for_where_a_file_says_where_they_lie() -> None:
     spec = load(SPACE.replace("invariant:", "rows:"))
     assert (spec.rows, spec.invariant) == (Invariance("T", ("y", "s"), 18), None)
-    asked = require_rows(spec)
+    asked = require_rows(spec, ["block"])
     assert asked.invariant == spec.rows == load(SPACE).invariant
     with pytest.raises(SpaceError, match="--invariant: project says of no output that it has rows"):
-        require_rows(load(SPACE.replace("invariant: {T: [y, s]}\n", "")))
+        require_rows(load(SPACE.replace("invariant: {T: [y, s]}\n", "")), ["block"])
     with pytest.raises(SpaceError, match="`rows` beside `invariant`") as raised:
         load(SPACE + "rows: {T: [y]}\n")
     assert raised.value.line == 19
+
+
+def test_parameters_that_decide_bits_are_part_of_a_class_of_bits() -> None:
+    rows = load(SPACE.replace("[y, s]}", "[y, s], by: [block]}")).invariant
+    assert rows == Invariance("T", ("y", "s"), 18, ("block",))
+    assert rows.class_of("1f", {"block": 32, "stages": 2}) == "1f, block=32"
+    assert rows.class_of("", {"block": 32}) == "", "nobody looked"
+
+
+def test_a_template_without_them_is_told_so_where_rows_are_asked_for() -> None:
+    spec = load(SPACE.replace("invariant: {T: [y, s]}", "rows: {T: [y, s], by: [split]}"))
+    said = "bits of rows are decided by `split`, which is no parameter"
+    with pytest.raises(SpaceError, match=said) as raised:
+        require_rows(spec, ["block"])
+    assert (raised.value.line, raised.value.exit_code) == (18, 2)
+    assert raised.value.remedy == "have one of this name that decides them; there are: block"
+    with pytest.raises(SpaceError, match=said):
+        load(SPACE.replace("[y, s]}", "[y, s], by: [split]}"))
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,33 @@ def test_the_class_that_costs_least_over_all_sizes_serves_them(run):
     assert {one.config["items"] for one in results} == {8}
 
 
+@pytest.mark.parametrize("said", [False, True])
+def test_parameters_that_are_said_to_decide_bits_part_classes_that_no_run_shows(run, space, said):
+    """All configs make the same bits; of 32 threads is the fastest on few rows, of 64 on many."""
+
+    def threads(program):
+        few = rows_of(program) < 50_000
+        return 10.0 + abs(program.launches[0].threads - (32 if few else 64)) * (1 if few else 2)
+
+    class Narrow(RowsDevice):
+        def bits(self, program, seed=None):
+            kinds = ("normal",)
+            return Outcome(Status.CORRECT, correctness=Correctness(True, kinds, bits="5a"))
+
+    if said:
+        space.write_text(space.read_text().replace("[out]}", "[out], by: [block]}"))
+    data = run(Narrow(threads), from_session, workloads=(SMALL, LARGE))
+    assert {one.config["block"] for one in data.results} == ({64} if said else {32, 64})
+    assert {*data.kept_rows.values()} == {"5a, block=64" if said else "5a"}
+    assert bits_lines(data)[-1].endswith("with block (72), items (54) no pair of trials differs")
+
+
+def test_what_runs_show_beyond_them_is_told(run, space):
+    space.write_text(space.read_text().replace("[out]}", "[out], by: [block]}"))
+    last = bits_lines(run(RowsDevice(), from_session))[-1]
+    assert "bits differ with items; `by` of the search space does not name items; with" in last
+
+
 def test_what_it_costs_is_said_of_all_sizes(run):
     device = RowsDevice()
     data = run(device, from_session)
@@ -233,7 +260,7 @@ def test_several_gpus_choose_one_class(run):
 
 
 def test_a_space_of_which_nothing_holds_is_one_error(run, space):
-    with pytest.raises(KernelError, match="no config that is right on N=1000 keeps it") as raised:
+    with pytest.raises(KernelError, match="no config keeps it on N=1000, of") as raised:
         run(RowsDevice(bits_of=lambda program, _: "" if program.config is None else "!"))
     assert raised.value.path == space.resolve()
     assert raised.value.line == len(space.read_text().splitlines())
@@ -268,7 +295,9 @@ def recorded(space, make_plan, make_session, compiler, listener, tmp_path):
 
 
 @pytest.mark.parametrize("surveyed", [18, None])
-def test_a_recording_keeps_digests_and_statuses(recorded, run, make_plan, surveyed):
+def test_a_recording_keeps_digests_and_statuses(recorded, run, make_plan, surveyed, space):
+    space.write_text(space.read_text().replace("[out]}", "[out], by: [items]}"))
+
     def bits_of(program, _):
         four = program.config is not None and program.config["items"] == 4
         return "x" if four and rows_of(program) == 8 else ""
@@ -279,6 +308,7 @@ def test_a_recording_keeps_digests_and_statuses(recorded, run, make_plan, survey
     assert of[4] == {Status.NOT_INVARIANT}
     assert of[8] == {Status.CORRECT}
     assert of[1] == of[2] == {Status.OTHER_BITS}
+    assert {one.bits for one in trials if one.status is Status.CORRECT} == {"8, items=8"}
 
 
 def test_a_recording_without_digests_says_what_to_do(recorded, run, make_plan, space):

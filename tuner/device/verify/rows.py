@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,14 @@ def count_turns(rows: Invariance, spec: KernelSpec, workload: Workload) -> int:
     return turns if size == 1 else max(TURNS, 2 * turns)
 
 
+def draw_sizes(known: Collection[int], chance: random.Random) -> list[int]:
+    """Draw a size between powers of two that none is known between, and one above the largest."""
+    most = max(known)
+    octaves = [(1 << n, (2 << n) - 1) for n in range(most.bit_length() - 1)]
+    empty = (one for one in octaves if not any(one[0] <= size <= one[1] for size in known))
+    return [chance.randint(*one) for one in (*empty, (most + 1, 2 * most))]
+
+
 def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]:
     """Say which probes stand in which rows in a turn: the first, the last, and any between."""
     room = min(size, probes)
@@ -44,21 +52,21 @@ def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]
 
 
 def draw_probes(
-    xp: Any, answers: Answers, spec: KernelSpec, others: Prepared, seed: int
+    xp: Any, answers: Answers, spec: KernelSpec, others: Prepared, kind: str, seed: int
 ) -> Prepared:
     """Take what rows share, and the probes, from one draw for all sizes, `others` from their own.
 
-    The draw has a size that the file lists: `inputs()` may refuse others.
+    Their kinds may differ. The draw has a size that the file lists: `inputs()` may refuse others.
     """
     assert spec.invariant is not None
     rows, probes = spec.invariant, count_probes(spec.invariant, spec)
     listed = {one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)} or {probes}
     few = rows.sized(others.workload, min(n for n in listed if n >= probes))
-    drawn = answers.draw(few, others.kind, seed, lay_out(spec, few.values)).inputs
+    drawn = answers.draw(few, kind, seed, lay_out(spec, few.values)).inputs
     shared = {n: a for n, a in drawn.items() if rows.dimension(spec.argument(n)) is None}
     of_rows = {n: rows_of(xp, spec, few, n, a) for n, a in drawn.items() if n not in shared}
     own = {n: a[:probes].copy() for n, a in of_rows.items()}
-    return replace(others, seed=seed, inputs=others.inputs | shared, probes=own)
+    return replace(others, kind=kind, seed=seed, inputs=others.inputs | shared, probes=own)
 
 
 def placed(xp: Any, prepared: Prepared, spec: KernelSpec, places: Mapping[int, int]) -> Prepared:

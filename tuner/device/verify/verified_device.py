@@ -140,8 +140,8 @@ class VerifiedDevice(Device):
             self._enter(program)
             kinds = (NORMAL,) if seed is None else self._kinds(program.workload)
             digests: list[str] = []
-            for kind in kinds:
-                bits, fault = self._digest(program, kind, seed)
+            for kind, other in zip(kinds, (*kinds[1:], kinds[0]), strict=True):
+                bits, fault = self._digest(program, kind, other, seed)
                 if fault:
                     return Outcome(Status.NOT_INVARIANT, fault)
                 digests.append(bits)
@@ -329,7 +329,7 @@ class VerifiedDevice(Device):
             )
             return Outcome(Status.INCORRECT, reason, measurement, before)
         if program.tell_bits:
-            bits, fault = self._digest(program)
+            bits, fault = self._digest(program, NORMAL, NORMAL, None)
             if fault and whose_is(program) == "config":
                 return Outcome(Status.NOT_INVARIANT, fault, measurement, before)
             before = replace(before, bits=bits)
@@ -421,18 +421,19 @@ class VerifiedDevice(Device):
             verdict = merge_passes((verdict, again)) if again.passed else again
         return verdict if verdict.passed else replace(verdict, reason=verdict.reason + said)
 
-    def _digest(
-        self, program: Program, kind: str = NORMAL, seed: int | None = None
-    ) -> tuple[str, str]:
+    def _digest(self, program: Program, kind: str, other: str, seed: int | None) -> tuple[str, str]:
         """Digest what it makes of inputs that others get too; the last part is what varies.
 
-        Of invariant rows that is what several turns made of the same ones.
+        Of invariant rows that is what several turns made of the same ones: in the first half of
+        them beside rows of the same kind, then beside those of an `other`.
         """
         workload, orders, rows = program.workload, self._runner.orders(), self._spec.invariant
         digests: dict[int, tuple[str, int]] = {}
-        for turn in range(count_turns(rows, self._spec, workload) if rows else 1):
-            places = self._ask("prepare_same", workload, kind, seed, turn)
-            self._run_once(program, next(orders), nan=kind != NONFINITE)
+        turns = count_turns(rows, self._spec, workload) if rows else 1
+        for turn in range(turns):
+            beside = kind if 2 * turn < turns else other
+            places = self._ask("prepare_same", workload, kind, seed, turn, beside)
+            self._run_once(program, next(orders), nan=NONFINITE not in (kind, beside))
             for probe, bits in self._ask("digest"):
                 before, place = digests.setdefault(probe, (bits, places.get(probe, 0)))
                 if before != bits and rows:

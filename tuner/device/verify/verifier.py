@@ -109,7 +109,8 @@ class Verifier:
         self._touched: dict[Workload, int] = {}
         self._changes_given = not self._answers.reference.fixed
         self._cache = InputCache(memory.cache_bytes, memory.trim)
-        self._same: Prepared | None = None
+        # What every config gets, and of which kinds and seed that is.
+        self._same: tuple[tuple[str, str, int], Prepared] | None = None
         self._places: Mapping[int, int] = {}
         self._guards: Array = None
         self._poison = self._guard = 0
@@ -179,22 +180,31 @@ class Verifier:
         return prepared.reference is not None
 
     def prepare_same(
-        self, workload: Workload, kind: str = NORMAL, seed: int | None = None, turn: int = 0
+        self,
+        workload: Workload,
+        kind: str = NORMAL,
+        seed: int | None = None,
+        turn: int = 0,
+        beside: str = "",
     ) -> Mapping[int, int]:
         """Put the inputs into the arena that every config of a workload gets, and poison the rest.
 
         Of invariant rows some are the same at every size, in places of their own in each turn: tell
-        which. What was made of them is not verified: `digest` tells its bits.
+        which. The others are of the kind `beside`, where that is another. What was made of them is
+        not verified: `digest` tells its bits.
         """
-        spec, rows, prepared = self._spec, self._spec.invariant, self._same
+        spec, rows = self._spec, self._spec.invariant
         seed = same_seed(spec.problem_of(workload)) if seed is None else seed
-        if prepared is None or (prepared.kind, prepared.seed) != (kind, seed):
-            own = seed ^ same_seed(workload) if rows else seed
-            prepared = self._drawn(workload, kind, own)
-            if rows:
-                prepared = draw_probes(self._xp, self._answers, spec, prepared, seed)
+        wanted = kind, beside or kind, seed
+        if self._same and self._same[0] == wanted:
+            prepared = self._same[1]
+        elif rows:
+            others = self._drawn(workload, beside or kind, seed ^ same_seed(workload))
+            prepared = draw_probes(self._xp, self._answers, spec, others, kind, seed)
+        else:
+            prepared = self._drawn(workload, kind, seed)
         fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
-        self._same = prepared if fits and not self._frugal else None
+        self._same = (wanted, prepared) if fits and not self._frugal else None
         self._places = {}
         if rows:
             size, probes = workload.values[rows.axis], count_probes(rows, spec)

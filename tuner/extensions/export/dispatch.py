@@ -15,7 +15,7 @@ from tuner.extensions.export.folder import with_table, write_folder
 from tuner.extensions.export.sources import CppSources, describe_surroundings, template, times_of
 from tuner.extensions.export.winners import Winners, cuda_winners_of
 from tuner.model import TUNER_VERSION
-from tuner.model.kernel import KernelSpec
+from tuner.model.kernel import Invariance, KernelSpec
 
 # Options of NVRTC that nvcc has no word for.
 _ONLY_NVRTC = ("--builtin-", "--device-int128", "--device-float128", "-default-device")
@@ -96,7 +96,7 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
         "curve": [{"variants": p.variants, "speedup": p.speedup} for p in dispatch.curve()],
         **({"keep_bits": True} if manifest.config.keep_bits else {}),
-        **({"invariant": _rows(spec)} if table.keeps_rows else {}),
+        **({"invariant": _rows(spec.invariant)} if table.keeps_rows else {}),
         "variants": [
             {
                 "variant": number,
@@ -147,9 +147,10 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
     }
 
 
-def _rows(spec: KernelSpec) -> dict[str, list[str]]:
+def _rows(rows: Invariance | None) -> dict[str, list[str]]:
     """Say as a search space does whose rows have the same bits at every size."""
-    return {one.axis: [*one.outputs] for one in (spec.invariant,) if one}
+    assert rows is not None
+    return {rows.axis: [*rows.outputs], **({"by": [*rows.by]} if rows.by else {})}
 
 
 def _times(compared: Compared | None, best: Compared | None) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class TableOrigin:
     tested: str
     gpu: str
     triton: str
+    # Whether SGLang multiplied by DeepGEMM where the table was found faster.
+    deepgemm: bool = False
 
     def find(self, module: str, *names: str) -> Any:
         """Import what the engine takes configs with; raise `TableError` where that has moved."""
@@ -137,6 +139,14 @@ class SglangTable:
             )
         utilities = self.origin.find("sglang.srt.utils", "get_device_name")
         self.origin.require_same(utilities.get_device_name())
+        switches = "ENABLE_JIT_DEEPGEMM", "_ENABLE_MM_DEEPGEMM"
+        here = all(getattr(operators, name, False) for name in switches)
+        if here != self.origin.deepgemm:
+            text = "%s: was found faster than SGLang %s DeepGEMM, and here that is %s: make a table"
+            words = ("without", "on") if here else ("with", "off")
+            logger.warning(
+                f"{text} here with `tune fleet --invariant`", self.origin.package, *words
+            )
         by_deepgemm = operators._matmul_persistent_deepgemm
 
         def multiply(a: Any, b: Any, bias: Any = None) -> Any:

@@ -91,11 +91,12 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
     """Group the right trials of every workload by their bits; none where nobody looked."""
     found = []
     wrong = find_wrong_variants(data.finals, (one for one in data.checks if one.kind != BITS))
+    wrong |= {one.variant for one in data.trials if one.status is Status.NOT_INVARIANT}
     for workload, trials in data.by_workload().items():
         groups: dict[str, list[Trial]] = {}
         for trial in _keep_right(trials):
             if trial.variant not in wrong:
-                groups.setdefault(_bits(trial), []).append(trial)
+                groups.setdefault(trial.bits, []).append(trial)
         first = _first(data)
         default = {
             bits
@@ -114,7 +115,7 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
                     None if best is None else times[best],
                     None if best is None else best.config,
                     bits in default,
-                    bits == data.baseline_bits.get(workload.key),
+                    ones[0].digest == data.baseline_bits.get(workload.key),
                     bits == data.kept_rows.get(workload.key),
                 )
             )
@@ -142,7 +143,7 @@ def separations(trials: Iterable[Trial]) -> tuple[Separation, ...]:
         for trial in known:
             rest = frozenset(pair for pair in trial.config.items_ if pair[0] != name)
             counts = groups.setdefault((trial.workload, trial.candidate, rest), Counter())
-            counts[_bits(trial)] += 1
+            counts[trial.digest] += 1
         pairs = sum(comb(counts.total(), 2) for counts in groups.values())
         equal = sum(comb(count, 2) for counts in groups.values() for count in counts.values())
         found.append(Separation(name, pairs, pairs - equal))
@@ -185,6 +186,10 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
     if not (differ or same):
         return tuple(lines)
     parts = [f"bits differ with {', '.join(differ)}"] if differ else []
+    # What a class is named by besides its digest.
+    by = {part.partition("=")[0] for trial in known for part in trial.bits.split(", ")[1:]}
+    if by and (more := [name for name in differ if name not in by]):
+        parts.append(f"`by` of the search space does not name {', '.join(more)}")
     parts += [f"with {', '.join(same)} no pair of trials differs"] if same else []
     parts += [f"of {', '.join(unknown)} nothing was seen"] if unknown else []
     seen = f"of {len(known)} trials, where one parameter alone differs: "
@@ -224,11 +229,7 @@ def bits_json(data: ReportData) -> dict[str, object]:
 
 
 def _keep_right(trials: Iterable[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial.status in _RIGHT and _bits(trial)]
-
-
-def _bits(trial: Trial) -> str:
-    return trial.correctness.bits if trial.correctness else ""
+    return [trial for trial in trials if trial.status in _RIGHT and trial.bits]
 
 
 def _first(data: ReportData) -> str:

@@ -274,13 +274,18 @@ def test_a_whole_request_with_a_profile_takes_1800_words(silu, now):
 
 
 def test_a_request_says_what_rows_keep_and_what_breaks_it(silu):
-    spec = require_rows(silu.task.spec)
+    spec = require_rows(silu.task.spec, ())
     text, plain = stable_text(replace(silu.task, spec=spec)), stable_text(silu.task)
     assert "not_invariant" not in plain
     assert "The bits of a row of out may depend on that row alone" in text
     for part in ("never from T, a row's index or the grid", "no atomics in", "`other_bits`"):
         assert part in " ".join(text.split())
     assert len(text.split()) - len(plain.split()) <= 100
+    assert spec.invariant is not None
+    told = replace(spec, invariant=replace(spec.invariant, by=("split", "lanes")))
+    assert "Its order is that of `split`, `lanes`: have" in stable_text(
+        replace(silu.task, spec=told)
+    )
 
 
 def test_peers_are_told_beside_the_baseline_where_finals_have_timed_them(silu, now):

@@ -301,7 +301,24 @@ def by_blocks(tuned: Tuned, x_scale: Any = None, sizes: tuple[int, int] = (128, 
     return hooks.fp8_blocks_mm(tuned, F8, F8_WEIGHTS, of_x, torch.ones(1, 2), [*sizes], BF16)
 
 
+WEIGHTS = torch.zeros(8, 256, dtype=BF16)
+
+
+def test_a_deterministic_mode_s_product_has_its_weights_as_a_layer_does(
+    tuned: Tuned, operator: Noting
+) -> None:
+    x = torch.zeros(3, 256, dtype=BF16)
+    out = hooks.invariant_product(tuned, x, WEIGHTS.t())
+    assert (out.shape, out.dtype) == ((3, 8), BF16)
+    assert operator.shapes == [(3, 8), (3, 256), (8, 256)]
+    assert operator.tensors[2].data_ptr() == WEIGHTS.data_ptr()
+    hooks.call_invariant_product(lambda x, w: x[:, :8] + w.shape[1], out, x, WEIGHTS)
+    assert (out == 8).all()
+
+
 LEFT: dict[str, Callable[[Tuned], Any]] = {
+    "a product with a bias": lambda t: hooks.invariant_product(t, X, WEIGHTS.t(), W),
+    "weights that no layer has": lambda t: hooks.invariant_product(t, X, WEIGHTS.t().contiguous()),
     "rows with gaps": lambda t: hooks.rmsnorm(t, V[:, :, :4], W),
     "activations of some experts": lambda t: hooks.act_and_mul(t, X, None, IDS),
     "an output with gaps": lambda t: hooks.act_and_mul(t, V, V[:, :, :4]),
@@ -357,6 +374,7 @@ SERVED: dict[str, Callable[[Tuned], Any]] = {
     "moe_align_block_size": lambda t: hooks.moe_align_block_size(t, IDS, 16, 8),
     "topk_softmax": routed,
     "gemm_fp8": scaled,
+    "gemm_invariant": lambda t: hooks.invariant_product(t, X, WEIGHTS.t()),
     "gate_up_silu": lambda t: hooks.llama_mlp(t, mlp(), torch.zeros(2, 8, dtype=BF16)),
     "gemm_small_m": lambda t: hooks.linear(t, None, layer(16, 8), torch.zeros(2, 8, dtype=BF16)),
     "per_token_quant_fp8": lambda t: hooks.per_token_quant_fp8(t, X, X, S[:, :1].contiguous()),

@@ -251,6 +251,7 @@ SERVED: dict[str, Callable[[Tuned], Any]] = {
     "moe_sum_reduce": lambda t: hooks.moe_sum(t, V, X),
     "moe_align_block_size": aligned,
     "topk_softmax": routed,
+    "gemm_invariant": lambda t: hooks.invariant_product(t, X, X.t()),
     "per_token_quant_fp8": by_rows,
     "per_token_group_quant": group,
     "awq_dequantize": lambda t: hooks.awq_dequantize(t, IDS, X, IDS, 0, 0, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -95,6 +96,21 @@ def test_listed_shapes_are_multiplied_by_the_table_past_deepgemm_and_counted(
     assert table.calls() == {"table": 4, "original": 2}
 
 
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize("switch", ["", "ENABLE_JIT_DEEPGEMM", "_ENABLE_MM_DEEPGEMM"])
+def test_a_table_that_was_measured_over_another_product_of_sglang_s_says_so_in_one_line(
+    sglang: Any, caplog: pytest.LogCaptureFixture, tuned: bool, switch: str
+) -> None:
+    sglang.ENABLE_JIT_DEEPGEMM = sglang._ENABLE_MM_DEEPGEMM = True
+    if switch:
+        setattr(sglang, switch, False)
+    SglangTable(replace(origin("sglang"), deepgemm=tuned), SHAPES).register()
+    words = {(False, True): "without DeepGEMM, and here that is on", (True, False): "that is off"}
+    said = words.get((tuned, not switch))
+    assert len(caplog.messages) == (said is not None)
+    assert all(said in one and "`tune fleet --invariant`" in one for one in caplog.messages if said)
+
+
 def test_a_kernel_keeps_its_other_names(sglang: Sglang) -> None:
     SglangTable(origin("sglang"), SHAPES).register()
     assert sglang.matmul_kernel_persistent.arg_names == FIRST_ARGUMENTS
@@ -150,22 +166,51 @@ class Vllm(ModuleType):
         return self.resolved.get((n, k), default)
 
 
-@pytest.mark.parametrize(("family", "reads"), [("hopper", True), ("ada", False)])
-def test_vllm_s_table_is_asked_once_it_is_there(
-    monkeypatch: pytest.MonkeyPatch, family: str, *, reads: bool
-) -> None:
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Vllm:
     pytest.importorskip("torch")
-    vllm = Vllm(family)
+    found = Vllm("hopper")
     platforms: Any = ModuleType("vllm.platforms")
     platforms.current_platform = SimpleNamespace(get_device_name=lambda: "NVIDIA H200")
     envs: Any = ModuleType("vllm.envs")
-    envs.VLLM_BATCH_INVARIANT = False
-    for module in (vllm, platforms, envs, with_version("triton", "3.6.0")):
+    envs.VLLM_BATCH_INVARIANT = True
+    for module in (found, platforms, envs, with_version("triton", "3.6.0")):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    table = VllmTable(origin("vllm"), lambda: {"hopper": {(72, 200): {"block_k": 64}}})
+    monkeypatch.setattr(products.metadata, "version", lambda _: "0.33.0")
+    return found
+
+
+def read_table() -> dict[str, Any]:
+    return {"hopper": {(72, 200): {"block_k": 64}}}
+
+
+@pytest.mark.parametrize("changed", [{"gpu": "NVIDIA L40S"}, {"triton": "3.7.0"}])
+def test_vllm_takes_no_other_gpu_s_or_triton_s_table(vllm: Any, changed: dict[str, str]) -> None:
+    with pytest.raises(TableError, match=r"is a table of .*: make one here with `tune fleet"):
+        VllmTable(origin("vllm", **changed), read_table).register()
+    assert not vllm._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS
+
+
+def test_a_vllm_that_has_moved_on_is_named_with_what_was_looked_for(
+    vllm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Vllm, "_MatmulShapeConfig")
+    said = "vllm 0.33.0 has no such place: _MatmulShapeConfig; it was tested with vllm 1.0: use"
+    with pytest.raises(TableError, match=said):
+        VllmTable(origin("vllm"), read_table).register()
+    monkeypatch.setitem(sys.modules, CONFIGS_OF_VLLM, None)
+    with pytest.raises(TableError, match="use that, or pip uninstall invariant-vllm"):
+        VllmTable(origin("vllm"), read_table).register()
+
+
+@pytest.mark.parametrize(("family", "reads"), [("hopper", True), ("ada", False)])
+def test_vllm_s_table_is_asked_once_it_is_there(vllm: Any, family: str, *, reads: bool) -> None:
+    vllm.family, envs = family, sys.modules["vllm.envs"]
+    table = VllmTable(origin("vllm"), read_table)
+    envs.VLLM_BATCH_INVARIANT = False  # type: ignore[attr-defined]
     table.register()
     assert not vllm.resolved, "the mode is off"
-    envs.VLLM_BATCH_INVARIANT = True
+    envs.VLLM_BATCH_INVARIANT = True  # type: ignore[attr-defined]
     if not reads:
         with pytest.raises(TableError, match="does not read its table for N=72, K=200"):
             table.register()

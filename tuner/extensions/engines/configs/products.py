@@ -7,7 +7,7 @@ The forms are those of SGLang 0.5.17 (`batch_invariant_ops.py`) and vLLM 0.32.0
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from math import log
@@ -17,6 +17,7 @@ from typing import Literal
 
 import click
 
+from tuner.compiler.python import measured_with
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.dispatch.table import SessionDispatch, collect_times
 from tuner.extensions.engines.configs.files import CONFIG_KEYS, TITLES, Config, Engine
@@ -56,12 +57,14 @@ class Product:
 class ProductConfigs:
     """The configs of one product by the most rows that each serves, with the same bits of rows.
 
-    `speedup` is over what the engine does by itself, in the geometric mean over the sizes.
+    `speedup` is over what the engine does by itself, in the geometric mean over the sizes: with
+    DeepGEMM where that was there, or with its own config.
     """
 
     rows: Mapping[int, Config]
     speedup: float
     session: Path
+    deepgemm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def product_table(
         gpu, capability = found.device.name, found.device.compute_capability
         with Session.open(folder, read_only=True) as session:
             require_triton(session, triton, "table is")
+            deepgemm = measured_with(session.environment.get("compiler", ""), "sgl-deep-gemm")
             wrong = find_wrong_variants(session.trials(stage=None), session.checks())
         for product, rows in _group_by_product(found.dispatch, wrong).items():
             configs = _choose(rows, one_step=engine == "vllm")
@@ -108,8 +112,15 @@ def product_table(
                 notes.append(f"{name}: {TITLES[engine]}'s own is {1 / speedup:.2f}x as fast")
             elif known is None or known.speedup < speedup:
                 table = {most: _engine_config(one.config) for most, one in configs.items()}
-                products[product] = ProductConfigs(table, speedup, folder)
+                products[product] = ProductConfigs(table, speedup, folder, bool(deepgemm))
     return ProductTable(engine, gpu, capability, triton, dict(sorted(products.items())), (*notes,))
+
+
+def tell_deepgemm(table: ProductTable) -> Iterator[str]:
+    """Say where some products of a table were measured over DeepGEMM, and others were not."""
+    without = [f"N={p.n}, K={p.k}" for p, one in table.products.items() if not one.deepgemm]
+    if 0 < len(without) < len(table.products):
+        yield f"{', '.join(without)}: measured without DeepGEMM, unlike the others: tune them anew"
 
 
 def join_tables(tables: Iterable[ProductTable]) -> ProductTable:
@@ -243,6 +254,7 @@ def table_files(table: ProductTable) -> dict[Path, str]:
         "family": family,
         "table": table,
         "too_large_on": too_large_on,
+        "deepgemm": all(one.deepgemm for one in table.products.values()),
     }
     runtime = resources.files("tuner.extensions.runtime") / "products.py"
     return {
@@ -327,7 +339,7 @@ def _serving(rows: Mapping[int, Config], tokens: int) -> Config:
 
 def tell_table(table: ProductTable, to: Path, python: Sequence[str] | None) -> None:
     """Print where a table was written, and what the engine makes of it where it is here."""
-    for note in table.notes:
+    for note in (*table.notes, *tell_deepgemm(table)):
         click.echo(note, err=True)
     folder = to / f"invariant_{table.engine}"
     shapes = f"{len(table.products)} shape{'s' * (len(table.products) != 1)}"

@@ -72,3 +72,17 @@ def dequantized(
 def are_whole(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Say whether both can be viewed as rows."""
     return bool(first.is_contiguous() and second.is_contiguous())
+
+
+def invariant_product(
+    tuned: Tuned, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None
+) -> Any:
+    """Multiply rows by weights as deterministic modes do, to which they come transposed."""
+    if bias is not None or not are_whole(a, b.t()):
+        return ORIGINAL
+    out = a.new_empty(a.shape[0], b.shape[1])
+    return out if tuned.serves(out, a, b.t()) else ORIGINAL
+
+
+def call_invariant_product(original: Any, out: Any, x: Any, w: Any) -> None:
+    out.copy_(original(x, w.t()))

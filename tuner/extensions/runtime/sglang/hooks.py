@@ -18,7 +18,9 @@ from tuner.extensions.runtime.pytorch.adapting import (
     GROUP,
     activated,
     are_whole,
+    call_invariant_product,
     dequantized,
+    invariant_product,
     quantized_by_group,
     suits_groups,
 )
@@ -452,6 +454,13 @@ HOOKS = (
     Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
     *(replace(one, all_rows=False) for one in _PRODUCTS),
     Hook(
+        "gemm_invariant",
+        "sglang.srt.batch_invariant_ops.batch_invariant_ops.matmul_persistent",
+        invariant_product,
+        {},
+        call_invariant_product,
+    ),
+    Hook(
         "per_token_quant_fp8",
         "sglang.kernels.ops.quantization.sgl_per_token_quant_fp8",
         per_token_quant_fp8,
@@ -488,6 +497,7 @@ ONLY = {
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
     "gemm_fp8": "linear layers in fp8, with a scale a channel or by blocks in DeepGEMM",
+    "gemm_invariant": "linear layers in bf16, with `--enable-deterministic-inference`",
     "gate_up_silu": "the gated MLP of Llama and Qwen in bf16, for up to 128 tokens",
     "gemm_small_m": "linear layers of up to 128 tokens in bf16; routers of DeepSeek-V3 in float32",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel",
@@ -498,7 +508,6 @@ ONLY = {
 # Of choices that none of the hooks is for.
 WHY_NOT = {
     "decode_attention": "no hook is for its attention backends yet",
-    "gemm_invariant": "no hook is for its invariant products yet",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",

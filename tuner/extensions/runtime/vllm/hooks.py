@@ -17,7 +17,9 @@ except ImportError:  # whoever writes a package needs the table alone
 
 from tuner.extensions.runtime.pytorch.adapting import (
     activated,
+    call_invariant_product,
     dequantized,
+    invariant_product,
     quantized_by_group,
     suits_groups,
 )
@@ -316,6 +318,13 @@ HOOKS = (
         {"QUANT": "fp8", "FUSED": "false"},
     ),
     Hook("awq_dequantize", f"{_OPERATORS}.awq_dequantize", awq_dequantize),
+    Hook(
+        "gemm_invariant",
+        "vllm.model_executor.determinism.batch_invariant.matmul_persistent",
+        invariant_product,
+        {},
+        call_invariant_product,
+    ),
 )
 # When vLLM calls it, where that is not in every step of every model.
 ONLY = {
@@ -327,12 +336,12 @@ ONLY = {
     "topk_softmax": "routers by softmax without groups, with `VLLM_MOE_SKIP_PADDING=0`",
     "per_token_quant_fp8": "weights in fp8 with a scale a channel, not compiled or `+quant_fp8`",
     "per_token_group_quant": "weights in fp8 by blocks, with `VLLM_USE_DEEP_GEMM_E8M0=0`; experts",
+    "gemm_invariant": "linear layers in bf16, with `VLLM_BATCH_INVARIANT=1`",
     "awq_dequantize": "`--quantization awq`, from 256 tokens on, not compiled",
 }
 # Of operators and choices that no hook is for.
 WHY_NOT = {
     "decode_attention": "no hook is for its attention backends yet",
-    "gemm_invariant": "no hook is for its invariant products yet",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "gate_up_silu": "its products and its activations are two functions",
     "gemm_fp8": "no hook is for its products in fp8 yet",

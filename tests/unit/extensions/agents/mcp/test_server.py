@@ -108,8 +108,8 @@ def test_a_session_says_with_which_command_it_would_start_again(
     settings: GivenSettings = {"time_s": 90.0, "policy": "mcts", "sources": (Path("/cutlass"),)}
     defaults = Defaults(tmp_path, Path("scale.cu"), settings, RunOptions(), None)
     seat = Handoff()
-    run_session(defaults, StartArguments(), seat, RunWatch(seat, Quiet()))
-    words = "--time 90.0s --policy mcts --sources /cutlass"
+    run_session(defaults, StartArguments(invariant=True), seat, RunWatch(seat, Quiet()))
+    words = "--time 90.0s --policy mcts --sources /cutlass --invariant"
     assert [" ".join(one[1:]) for one in told] == [f"mcp scale.cu {words}"]
 
 

@@ -17,6 +17,7 @@ from operator_sessions import write_operator_session
 from product_sessions import OUT, QKV, TIMES, config, write_product_session
 
 from tuner.cli import cli
+from tuner.compiler.python import PythonCompiler
 from tuner.extensions.engines.configs import asking
 from tuner.extensions.engines.configs.files import Engine, write_files
 from tuner.extensions.engines.configs.products import (
@@ -25,6 +26,7 @@ from tuner.extensions.engines.configs.products import (
     product_table,
     shared_bytes,
     table_files,
+    tell_deepgemm,
     too_large_on,
     used_products,
 )
@@ -83,6 +85,33 @@ def test_a_session_that_proves_nothing_for_the_table_is_refused(
 ) -> None:
     with pytest.raises(SessionError, match=re.escape(said)):
         product_table([write_product_session(tmp_path, TIMES, **given)], "vllm", "3.6.0")
+
+
+DEEPGEMM = "Python 3.11, triton 3.6.0, sglang 0.5.17, sgl-deep-gemm 0.1.5"
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_what_measures_knows_whether_deepgemm_multiplies(
+    monkeypatch: pytest.MonkeyPatch, off: bool
+) -> None:
+    monkeypatch.setattr("tuner.compiler.python.version", lambda name: "1.0")
+    monkeypatch.setenv("SGLANG_BATCH_INVARIANT_OPS_ENABLE_MM_DEEPGEMM", "False" if off else "1")
+    assert ("sgl-deep-gemm 1.0" in PythonCompiler().version) is not off
+
+
+def test_a_table_says_whether_it_was_measured_over_deepgemm(tmp_path: Path) -> None:
+    with_it = {(1, QKV): {64: 5.0}}, "sglang"
+    one = write_product_session(tmp_path / "1", *with_it, compiler=DEEPGEMM)
+    other = write_product_session(tmp_path / "2", {(1, OUT): {64: 5.0}}, "sglang")
+    init = Path("invariant_sglang/invariant_sglang/__init__.py")
+    found = product_table([one], "sglang", "3.6.0")
+    assert "deepgemm=True," in table_files(found)[init]
+    assert [*tell_deepgemm(found)] == []
+    mixed = product_table([one, other], "sglang", "3.6.0")
+    assert "deepgemm" not in table_files(mixed)[init]
+    assert [*tell_deepgemm(mixed)] == [
+        "N=4096, K=4096: measured without DeepGEMM, unlike the others: tune them anew"
+    ]
 
 
 def test_sessions_of_two_gpus_are_no_table(tmp_path: Path) -> None:

@@ -498,3 +498,15 @@ def test_the_page_names_every_key() -> None:
     for model in (CampaignModel, JobModel):
         for key in model.model_fields:
             assert f"`{key}`" in page or f"`{key}:" in page, key
+
+
+@pytest.mark.parametrize("record", ["", ", record: true"])
+def test_rows_whose_bits_are_kept_need_a_space_that_says_where_they_lie(
+    project: Path, record: str
+) -> None:
+    text = f"jobs: [{{kernel: kernels/scale.cu, invariant: true{record}}}]"
+    assert "--invariant: scale says of no output that it has rows" in refused(text)
+    with Path("search_spaces/scale.yaml").open("a", encoding="utf-8") as space:
+        space.write("rows: {N: [out]}\n")
+    (job,) = plan_of(text).jobs
+    assert "--invariant" in job.start
