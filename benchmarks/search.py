@@ -41,6 +41,8 @@ SEARCHERS = (
     "kernel_tuner:bayes_opt",
     "helion:pattern",
 )
+# Whose methods they are: the versions that their rows hold for.
+METHODS = tuple(name for name in PACKAGES if name != "kernel-tune")
 SUFFIXES = (".json", ".json.gz", ".json.xz")
 GROUPS = ("chosen_on", "unseen")
 RECORDED, UNSEEN = ROOT / "benchmarks/recorded", ROOT / "benchmarks/unseen"
@@ -142,7 +144,7 @@ def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
     content = json.loads(out.read_text(encoding="utf-8"))
     if any(content.get(key) != value for key, value in settings.items()):
         return {}
-    now = {"commit": commit(), "packages": versions(PACKAGES)}
+    now = {"commit": commit(), "packages": versions(METHODS)}
     rows = {(row["recording"], row["searcher"]): row for row in content["rows"]}
     return {key: row for key, row in rows.items() if is_current(row, now)}
 
@@ -150,8 +152,9 @@ def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
 def is_current(row: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Tell whether a row would come out the same if it was measured again."""
     then = row["environment"]
-    aspect = "commit" if row["searcher"] == "auto" else "packages"
-    return bool(then[aspect] == now[aspect])
+    if row["searcher"] == "auto":
+        return bool(then["commit"] == now["commit"])
+    return all(then["packages"].get(name) == now["packages"].get(name) for name in METHODS)
 
 
 def save(out: Path, settings: dict, rows: dict[tuple[str, str], dict]) -> dict[str, dict]:

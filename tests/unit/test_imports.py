@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_690,
+    "core": 47_530,
     "runtime": 2_505,
     "export": 4_150,
     "engines": 4_420,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_760,
+    "tests": 85_810,
     "docs": 4_960,
 }
 

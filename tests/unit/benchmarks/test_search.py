@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import search
+from environment import PACKAGES, commit, versions
 
 SCORE = {"share_50": 0.9, "share_100": 0.95, "within_95": 0.5, "seconds_per_run": 0.1}
 
 
 def row(name: str, group: str, score: float) -> dict[str, object]:
-    now = {"commit": search.commit(), "packages": search.versions(search.PACKAGES)}
+    now = {"commit": commit(), "packages": versions(PACKAGES)}
     named = {"recording": name, "searcher": "auto", "group": group}
     return {**named, "score": score, **SCORE, "environment": now}
 
