@@ -7,9 +7,10 @@ A folder holds Kernel Tuner caches, T4 results or, as NAME/recordings/GPU/NAME.j
 search space NAME/NAME.yaml, recordings of `tune record`. The constants of `auto` were chosen on
 those in FOLDER and in benchmarks/recorded; those in the other folder (benchmarks/unseen, to which
 files are only added) were kept out of every choice, and are averaged apart. Rows of an earlier run
-with the same settings and files are kept: a run of all takes half an hour. --again runs the
-searchers that are asked for once more, as after a change to one. The scores are those of
-`tune compare` (docs/comparing.md).
+with the same settings and files are kept while the packages' versions stand, those of `auto` while
+the commit does: a run of all takes an hour. --again runs the searchers that are asked for once
+more. The scores are those of `tune compare` (docs/comparing.md); Optuna's genetic sampler and
+Helion's pattern search are benchmarks/rival_searchers.py.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import argparse
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
-from environment import RESULTS, ROOT, commit, environment, write_result
+import rival_searchers
+from environment import PACKAGES, RESULTS, ROOT, commit, environment, versions, write_result
 
 from tuner.extensions.study.comparison import ReplaySettings, SearcherScore, mean_of, replay_all
 from tuner.extensions.study.recorded_spaces import recorded_spaces, recording_name
@@ -30,10 +34,15 @@ from tuner.extensions.study.recorded_spaces import recorded_spaces, recording_na
 SEARCHERS = (
     "auto",
     "optuna",
+    "optuna_sampler:nsga2",
+    "kernel_tuner:hybrid_vndx",
     "kernel_tuner:adaptive_tabu_greywolf",
     "kernel_tuner:genetic_algorithm",
     "kernel_tuner:bayes_opt",
+    "helion:pattern",
 )
+# Whose methods they are: the versions that their rows hold for.
+METHODS = tuple(name for name in PACKAGES if name != "kernel-tune")
 SUFFIXES = (".json", ".json.gz", ".json.xz")
 GROUPS = ("chosen_on", "unseen")
 RECORDED, UNSEEN = ROOT / "benchmarks/recorded", ROOT / "benchmarks/unseen"
@@ -45,6 +54,7 @@ DIGITS = 4
 def main() -> None:
     """Run what is missing, write after every method, and print the means."""
     asked = arguments()
+    rival_searchers.register()
     if not (public := files_of(asked.folder)):
         raise SystemExit(f"{asked.folder}: no file ends in {', '.join(SUFFIXES)}")
     files = dict.fromkeys([*public, *files_of(RECORDED)], "chosen_on")
@@ -124,15 +134,27 @@ def trials_to(share: float, runs: object) -> list[int | None]:
 
 
 def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
-    """Take over the rows of an earlier run with the same settings, at the same commit."""
+    """Take over the rows of an earlier run with the same settings.
+
+    Those of `auto` at the same commit alone; what other packages choose stays true while their
+    versions are what they were.
+    """
     if not out.exists():
         return {}
     content = json.loads(out.read_text(encoding="utf-8"))
     if any(content.get(key) != value for key, value in settings.items()):
         return {}
-    if content["environment"].get("commit") != commit():
-        return {}
-    return {(row["recording"], row["searcher"]): row for row in content["rows"]}
+    now = {"commit": commit(), "packages": versions(METHODS)}
+    rows = {(row["recording"], row["searcher"]): row for row in content["rows"]}
+    return {key: row for key, row in rows.items() if is_current(row, now)}
+
+
+def is_current(row: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Tell whether a row would come out the same if it was measured again."""
+    then = row["environment"]
+    if row["searcher"] == "auto":
+        return bool(then["commit"] == now["commit"])
+    return all(then["packages"].get(name) == now["packages"].get(name) for name in METHODS)
 
 
 def save(out: Path, settings: dict, rows: dict[tuple[str, str], dict]) -> dict[str, dict]:

@@ -43,7 +43,7 @@ CORE: dict[str, Collection[str]] = {
         | {"devices", "knowledge", "record"}
     ),
     DEVICES: frozenset({"auto", "cuda", "recorded"}),
-    SEARCHERS: ("auto", "exhaustive", "random", "optuna", "classifier"),
+    SEARCHERS: ("auto", "exhaustive", "random", "optuna"),
 }
 OWN: dict[str, dict[str, str]] = {
     COMMANDS: {

@@ -158,8 +158,7 @@ class Settings:
         commands=(RECORD, SERVE))
     gpus: str = setting("", "The GPUs that share the workloads, each timing its own; with "
         "recorded and host, how many of them side by side.", metavar="all|0,1", commands=(RECORD,))
-    searcher: str = setting(AUTO, "auto, exhaustive, random, optuna, classifier or "
-        "kernel_tuner:<strategy>.",
+    searcher: str = setting(AUTO, "auto, exhaustive, random, optuna or kernel_tuner:<strategy>.",
         reads=SEARCHER, campaign="a search method, `auto`")
     trials: int | None = setting(None, "How many configs to try on each workload; by default "
         "100, or all where under 200 are valid.", within=whole(1),

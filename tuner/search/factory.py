@@ -89,8 +89,8 @@ def make_searcher(
             from tuner.search.optuna import OptunaSearcher
 
             return OptunaSearcher(pool, space, seed, seeds, journal=journal, study_name=study_name)
-        case ["auto" | "classifier" as strategies]:
-            from tuner.search.auto.portfolio import SHARES, AutoSearcher
+        case ["auto"]:
+            from tuner.search.auto.searcher import AutoSearcher
 
             return AutoSearcher(
                 pool,
@@ -99,7 +99,6 @@ def make_searcher(
                 budget,
                 seeds,
                 axes=axes,
-                strategies=tuple(SHARES) if strategies == "auto" else (strategies,),
                 journal=journal,
                 study_name=study_name,
             )
@@ -137,14 +136,11 @@ def default_budget(name: str, pool_size: int) -> int:
 def preload(name: str, pool_size: int, trials: int | None = None) -> None:
     """Import what the searcher of this name needs: a second or two, in which others may work.
 
-    `trials` is as in `learns_from_others`. What the first proposal needs comes first.
+    `trials` is as in `learns_from_others`.
     """
     match resolve(name, pool_size, trials):
-        case "auto" | "classifier":
-            import tuner.search.auto.portfolio
-            from tuner.search.auto.strategies import preload_forest
-
-            preload_forest()
+        case "auto":
+            import tuner.search.auto.searcher
         case "optuna":
             import tuner.search.optuna  # noqa: F401
 
@@ -154,7 +150,7 @@ def learns_from_others(name: str, pool_size: int, trials: int | None = None) -> 
 
     `trials` is how many it may take, None where nobody has said.
     """
-    return resolve(name, pool_size, trials) in ("auto", "classifier")
+    return resolve(name, pool_size, trials) == "auto"
 
 
 def resolve(name: str, pool_size: int, trials: int | None = None) -> str:

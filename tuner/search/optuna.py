@@ -39,14 +39,10 @@ class CategoricalTpe:
         study_name: str = "tune",
     ) -> None:
         self._parameters = tuple(parameters)
-        self._distributions: dict[str, BaseDistribution] = {
-            p.name: CategoricalDistribution(p.values) for p in self._parameters
-        }
+        self._distributions = distributions_of(self._parameters)
         self._open = {n: d for n, d in self._distributions.items() if not d.single()}
+        self._journal = open_study(journal, study_name, self._parameters) if journal else None
         with quiet_optuna():
-            self._journal = (
-                JournalStudy(journal, study_name, self._distributions) if journal else None
-            )
             # Whoever asks counts the start-up trials.
             self._sampler = optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=0, n_ei_candidates=CANDIDATES, constant_liar=True
@@ -59,9 +55,6 @@ class CategoricalTpe:
         self._correct = 0
         self._pruned = 0
         self._failed: deque[int] = deque()
-
-    def __contains__(self, config: Config) -> bool:
-        return config in self._numbers
 
     @property
     def ready(self) -> bool:
@@ -113,6 +106,19 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(verbosity)
+
+
+def distributions_of(parameters: Sequence[Parameter]) -> dict[str, BaseDistribution]:
+    """Make every value of every parameter a category."""
+    return {p.name: CategoricalDistribution(p.values) for p in parameters}
+
+
+def open_study(
+    journal: JournalFile, study_name: str, parameters: Sequence[Parameter]
+) -> JournalStudy:
+    """Open a study of a journal for configs of these parameters."""
+    with quiet_optuna():
+        return JournalStudy(journal, study_name, distributions_of(parameters))
 
 
 STARTUP_TRIALS = 10

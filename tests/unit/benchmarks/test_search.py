@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import search
+from environment import PACKAGES, commit, versions
 
 SCORE = {"share_50": 0.9, "share_100": 0.95, "within_95": 0.5, "seconds_per_run": 0.1}
 
 
 def row(name: str, group: str, score: float) -> dict[str, object]:
-    return {"recording": name, "searcher": "auto", "group": group, "score": score, **SCORE}
+    now = {"commit": commit(), "packages": versions(PACKAGES)}
+    named = {"recording": name, "searcher": "auto", "group": group}
+    return {**named, "score": score, **SCORE, "environment": now}
 
 
 def test_a_new_recording_is_found_beside_its_space(tmp_path: Path) -> None:
@@ -36,10 +39,14 @@ def test_the_groups_are_averaged_apart_and_shown_apart(
     assert search.kept_rows(out, settings) == rows
 
 
-def test_rows_of_another_commit_are_measured_again(
+def test_rows_of_auto_at_another_commit_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNE_COMMIT", "0123456789ab")
-    search.save(tmp_path / "search.json", {"seeds": 1}, {("a", "auto"): row("a", "unseen", 0.4)})
+    other = {**row("a", "unseen", 0.4), "searcher": "optuna"}
+    rows = {("a", "auto"): row("a", "unseen", 0.4), ("a", "optuna"): other}
+    search.save(tmp_path / "search.json", {"seeds": 1}, rows)
     monkeypatch.setenv("TUNE_COMMIT", "ba9876543210")
+    assert search.kept_rows(tmp_path / "search.json", {"seeds": 1}) == {("a", "optuna"): other}
+    monkeypatch.setattr(search, "versions", lambda _: {"optuna": "6.0"})
     assert search.kept_rows(tmp_path / "search.json", {"seeds": 1}) == {}

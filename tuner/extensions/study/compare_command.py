@@ -47,7 +47,7 @@ def searchers(text: str) -> tuple[str, ...]:
     type=searchers,
     default="auto,optuna,random",
     show_default=True,
-    help="auto, exhaustive, random, optuna, classifier, kernel_tuner:<strategy>.",
+    help="auto, exhaustive, random, optuna, kernel_tuner:<strategy>.",
 )
 @click.option(
     "--recording",

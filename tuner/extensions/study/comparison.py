@@ -33,7 +33,7 @@ class SearcherScore:
     search expects to have found by then, 1 the optimum. `share_50` and `share_100` are the
     optimum's time over the best found after half of the trials and after all; `within_95` is the
     share of runs that end at 0.95 of the optimum or above. `seconds_per_run` is the median over
-    the runs of the searcher's own time.
+    the runs of the processor's time.
     """
 
     score: float
@@ -119,7 +119,7 @@ def replay(space: RecordedSpace, searcher: str, seed: int, settings: ReplaySetti
     best, trials, default = space.worst_us, settings.trials, space.space.default
     seeds = () if default is None or default not in space.pool else (default,)
     found: list[float] = []
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     method = make_searcher(searcher, space.pool, space.space, seed=seed, budget=trials, seeds=seeds)
     while len(found) < trials:
         configs = method.ask(min(settings.batch, trials - len(found)))
@@ -130,7 +130,7 @@ def replay(space: RecordedSpace, searcher: str, seed: int, settings: ReplaySetti
             best = best if trial.time_us is None else min(best, trial.time_us)
             found.append(best)
             method.tell(trial)
-    seconds = time.perf_counter() - started_s
+    seconds = time.process_time() - started_s
     return ReplayRun((*found, *[best] * (trials - len(found))), seconds)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from math import log, log2
 from typing import Any
 
@@ -25,14 +24,11 @@ class ConfigColumns:
 
     Positive numbers are taken as logarithms, other numbers by their rank, switches as 0 and 1, and
     every text as a column of its own. Integers that are not all powers of two get a second column:
-    how often two divides them, which decides alignment and whole warps. In `products` come the
-    logarithms of the products of two parameters, and of all (threads of a block, bytes of a thread,
-    volume of a tile); their quotients need no column, as sums and parts give them.
+    how often two divides them, which decides alignment and whole warps.
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._tables: list[tuple[int, Vector]] = []
-        logarithms = []
         for position, parameter in enumerate(parameters):
             if len(parameter.values) < 2:
                 continue
@@ -41,21 +37,10 @@ class ConfigColumns:
                 # a share of a one-hot code keeps its length
                 scaled = table if low >= 0 and high < 1 else (table - low) / (high - low)
                 self._tables.append((position, scaled))
-            if _positive(parameter.values):
-                logarithms.append((position, np.log2(np.array(parameter.values, dtype=float))))
-        groups = [list(pair) for pair in combinations(logarithms, 2)]
-        self._products = [*groups, logarithms] if len(logarithms) > 2 else groups
 
     def of(self, rows: np.ndarray[Any, Any]) -> Matrix:
-        return _stack([table[rows[:, position]] for position, table in self._tables], len(rows))
-
-    def products(self, rows: np.ndarray[Any, Any]) -> Matrix:
-        """Return the logarithms of products, in doublings, `[configs, products]`."""
-        sums = [
-            np.sum([table[rows[:, position]] for position, table in group], axis=0)
-            for group in self._products
-        ]
-        return _stack(sums, len(rows))
+        columns = [table[rows[:, position]] for position, table in self._tables]
+        return np.column_stack(columns) if columns else np.zeros((len(rows), 0))
 
 
 def _tables(values: Sequence[Value]) -> Iterator[Vector]:
@@ -81,10 +66,6 @@ def _positive(values: Sequence[Value]) -> bool:
     return all(not isinstance(v, bool | str) and v > 0 for v in values)
 
 
-def _stack(columns: Sequence[Vector], count: int) -> Matrix:
-    return np.column_stack(columns) if columns else np.zeros((count, 0))
-
-
 # A config that was stopped early is slower than the incumbent by at least this (log of a ratio):
 # its few samples rank it among the slow ones and must never look like a find.
 _CLEARLY_SLOWER = log(1.05)
@@ -108,7 +89,6 @@ class SearchTrial:
     log_us: float | None = None
     features: Features | None = None
     levels: Vector | None = None
-    strategy: str | None = None
     is_seed: bool = False
 
     @property
@@ -152,13 +132,6 @@ class Memory:
     def told(self) -> list[SearchTrial]:
         """List the rows that say something."""
         return [row for row in self.rows if row.says_something]
-
-    def is_find(self, row: SearchTrial, share: float) -> bool:
-        """Whether a row is among the fastest share of its workload's."""
-        if row.log_us is None:
-            return False
-        times = sorted(r.log_us for r in self.rows if r.group == row.group and r.log_us is not None)
-        return row.log_us <= times[int(share * len(times))]
 
 
 def mark_told(rows: list[SearchTrial]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -243,11 +216,6 @@ class SearchContext:
         own = self.columns.of(rows)
         units = [log2(1 + axes.get(name, size)) / _DOUBLINGS for name, size in self.axes.items()]
         return np.hstack([own, np.tile(np.array(units), (len(own), 1)), rows])
-
-    def with_products(self, x: Matrix) -> Matrix:
-        """Put the products of parameters in the place of the value indices."""
-        own, codes = np.split(x, [x.shape[1] - self.codes], axis=1)
-        return np.hstack([own, self.columns.products(codes.astype(np.intp))])
 
     def candidates(self) -> Indices:
         """Choose configs to judge, in the order of the pool: untried ones and those compiled."""

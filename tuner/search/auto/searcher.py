@@ -1,8 +1,8 @@
-"""The `auto` searcher: several strategies over one memory of trials, and what is left to find."""
+"""The `auto` searcher: what it proposes when, and what is left to find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, expm1
 
 import numpy as np
@@ -19,13 +19,12 @@ from tuner.search.auto.context import (
     group_numbers,
     targets,
 )
-from tuner.search.auto.strategies import (
+from tuner.search.auto.gaussian import (
     LEAST_GROWTH,
     MOST_FITTED,
     THREADS,
-    ClassifierStrategy,
     CovarianceKernel,
-    GaussianStrategy,
+    GaussianModel,
     Outlook,
     Posterior,
     expected_improvement,
@@ -34,7 +33,7 @@ from tuner.search.auto.strategies import (
 )
 from tuner.search.base import Features
 from tuner.search.journal import JournalFile
-from tuner.search.optuna import CategoricalTpe
+from tuner.search.optuna import open_study
 from tuner.search.pool import Pool, RemainingConfigs
 
 # Configs that are compiled for each one that is timed.
@@ -46,7 +45,7 @@ LEAST_TRIALS = 10
 class Shortlist:
     """Choose among configs that were compiled ahead, by what the compiler said of them."""
 
-    def __init__(self, context: SearchContext, gaussian: GaussianStrategy) -> None:
+    def __init__(self, context: SearchContext, gaussian: GaussianModel) -> None:
         self._context, self._gaussian = context, gaussian
         self._waiting = context.memory.waiting
         self._kernel: CovarianceKernel | None = None
@@ -103,38 +102,6 @@ class Shortlist:
         return gains, mean
 
 
-# What a strategy has found is forgotten by half after this many of its trials.
-HALF_LIFE = 20
-# No strategy falls under this share: the one that fails now may be the only one that can go on.
-LEAST_SHARE = 0.05
-# Finds and trials that a strategy is given at first: its share moves once it has a few more.
-_PRIOR_FINDS, _PRIOR_TRIALS = 1.0, 4.0
-
-
-class BanditAllocator:
-    """Draw strategies in proportion to their first share and to the rate of their finds."""
-
-    def __init__(self, shares: Mapping[str, float]) -> None:
-        self._shares = dict(shares)
-        self._finds = dict.fromkeys(shares, 0.0)
-        self._trials = dict.fromkeys(shares, 0.0)
-
-    def draw(self, rng: np.random.Generator) -> str:
-        raw = {
-            name: share * (self._finds[name] + _PRIOR_FINDS) / (self._trials[name] + _PRIOR_TRIALS)
-            for name, share in self._shares.items()
-        }
-        total = sum(raw.values())
-        raised = [max(value / total, LEAST_SHARE) for value in raw.values()]
-        total = sum(raised)
-        return list(raw)[int(rng.choice(len(raw), p=[value / total for value in raised]))]
-
-    def count(self, name: str, *, found: bool) -> None:
-        kept = 0.5 ** (1 / HALF_LIFE)
-        self._finds[name] = self._finds[name] * kept + found
-        self._trials[name] = self._trials[name] * kept + 1.0
-
-
 # The candidates of which the most is expected: the others add nothing to the sum.
 CONSIDERED = 500
 # Logs of ratios of times between which the gain is integrated, and in how many steps.
@@ -170,8 +137,6 @@ def expected_gain(outlook: Outlook, own: list[SearchTrial]) -> float:
     return max(float(np.trapezoid(exceeding * np.exp(-gains), gains)), gained)
 
 
-# The share of the proposals that each strategy begins with.
-SHARES = {"gaussian": 0.8, "classifier": 0.1, "tpe": 0.1}
 # The first configs are spread: of a few random ones the farthest from all before.
 STARTUP_TRIALS = 10
 SPREAD_OVER = 30
@@ -179,12 +144,10 @@ SPREAD_OVER = 30
 LEAST_TOLD = 5
 # The last share of the budget goes to the incumbent's neighbours.
 POLISH_SHARE = 0.05
-# A find is among this share of the trials, when it is told.
-FIND_SHARE = 0.1
 
 
 class AutoSearcher:
-    """Propose seeds, a spread start, what a strategy of the portfolio takes, and a local polish.
+    """Propose seeds, a spread start, what a model expects most of, and a local polish.
 
     `axes` are the workload's. Trials of other workloads (`share`) and what the compiler says of
     configs (`foresee`) are used when there are any.
@@ -199,7 +162,6 @@ class AutoSearcher:
         seeds: Sequence[Mapping[str, Value]] = (),
         *,
         axes: Mapping[str, int] | None = None,
-        strategies: Sequence[str] = tuple(SHARES),
         journal: JournalFile | None = None,
         study_name: str = "tune",
     ) -> None:
@@ -210,18 +172,11 @@ class AutoSearcher:
         self._context = SearchContext(
             pool, self._remaining, self._memory, columns, dict(axes or {}), self._rng
         )
-        self._tpe = CategoricalTpe(space.parameters, seed, journal, study_name)
-        tpe, remaining = self._tpe, self._remaining
-        self._gaussian = GaussianStrategy(self._context)
-        takers: dict[str, Callable[[], int | None]] = {
-            "gaussian": self._gaussian.take,
-            "classifier": ClassifierStrategy(self._context).take,
-            "tpe": lambda: remaining.take_nearest(tpe.wish()) if tpe.ready else None,
-        }
-        self._strategies = {name: takers[name] for name in strategies}
-        self._allocator = BanditAllocator({name: SHARES[name] for name in strategies})
+        self._journal = open_study(journal, study_name, space.parameters) if journal else None
+        self._gaussian = GaussianModel(self._context)
         self._shortlist = Shortlist(self._context, self._gaussian)
         self._rows: dict[int, SearchTrial] = {}
+        self._begun: set[int] = set()
         self._asked = 0
 
     def ask(self, count: int) -> Sequence[Config]:
@@ -241,19 +196,17 @@ class AutoSearcher:
         return asked
 
     def tell(self, trial: Trial) -> None:
-        """Teach every strategy what came of a config, also of one that was never asked for."""
+        """Learn what came of a config, also of one that was never asked for."""
         index = self._pool.index(trial.config)
-        if trial.config not in self._tpe:
+        if index not in self._begun:
             if index in self._remaining:  # nor compiled: an earlier run tried it
                 self._remaining.take(index)
                 self._asked += 1
             self._begin(index)
-        row = self._rows[index]
-        self._memory.finish(row, trial)
+        self._memory.finish(self._rows[index], trial)
         self._memory.waiting.pop(index, None)
-        self._tpe.end(trial)
-        if row.strategy is not None:
-            self._allocator.count(row.strategy, found=self._memory.is_find(row, FIND_SHARE))
+        if self._journal is not None:
+            self._journal.add(trial)
 
     def shortlist(self, count: int) -> Sequence[Config]:
         """Name the configs to compile before `count` are asked for, several times as many."""
@@ -294,10 +247,9 @@ class AutoSearcher:
         return self._rows[index]
 
     def _begin(self, index: int) -> Config:
-        config = self._pool[index]
+        self._begun.add(index)
         self._memory.rows.append(self._row(index))
-        self._tpe.begin(config)
-        return config
+        return self._pool[index]
 
     def _choose(self) -> int | None:
         if not len(self._remaining):
@@ -319,12 +271,6 @@ class AutoSearcher:
             return self._remaining.take(int(drawn[apart.argmax()]))
         if self._budget - self._asked <= POLISH_SHARE * self._budget:
             index = self._gaussian.polish()
-        if index is not None:
-            return index
-        first = self._allocator.draw(self._rng)
-        for name in dict.fromkeys([first, *self._strategies]):
-            index = self._strategies[name]()
-            if index is not None:
-                self._row(index).strategy = name
-                return index
-        return self._remaining.take_random(self._rng)
+        if index is None:
+            index = self._gaussian.take()
+        return self._remaining.take_random(self._rng) if index is None else index

@@ -1,8 +1,4 @@
-"""The methods of a portfolio: each takes an untried config by a model of all trials.
-
-A Gaussian process over a fixed set of candidates that is cheap to extend by one trial, a forest,
-and Optuna's estimator.
-"""
+"""A Gaussian process over a fixed set of candidates, which is cheap to extend by one trial."""
 
 from __future__ import annotations
 
@@ -187,45 +183,6 @@ def _matern(squared: Floats) -> tuple[Floats, Floats]:
     return (1 + root + root * root / 3) * decay, -(5 / 6) * (1 + root) * decay
 
 
-# The share of the trials that counts as promising: the one that likelihood-free Bayesian
-# optimization was published with is a third, Helion's is a tenth; more trials bear a smaller one.
-PROMISING = 0.2
-TREES = 40
-
-
-def preload_forest() -> None:
-    """Import what `promise` fits, which takes a second."""
-    import sklearn.ensemble  # noqa: F401
-
-
-def promise(x: Matrix, z: Vector, candidates: Matrix, seed: int) -> Vector:
-    """Return how likely each candidate is promising, `[candidates]`, from values `z` of rows `x`.
-
-    Promising rows count by how far they are below the limit, as in likelihood-free Bayesian
-    optimization by expected improvement (Song et al. 2022).
-    """
-    from sklearn.ensemble import RandomForestClassifier
-
-    limit = float(np.quantile(z, PROMISING))
-    good = z <= limit
-    if good.all():
-        return np.zeros(len(candidates))
-    gains = np.where(good, limit - z, 0.0)
-    # the limit itself is promising too, if least
-    gains += np.where(good, 0.1 * max(float(gains.max()), 1e-9), 0.0)
-    weights = np.where(good, gains / gains.sum(), 1.0 / (~good).sum())
-    forest = RandomForestClassifier(
-        TREES, max_features="sqrt", min_samples_leaf=2, random_state=seed, n_jobs=1
-    )
-    forest.fit(x, good, sample_weight=weights * len(x) / 2)
-    # straight from the trees: the forest's own method spends longer on checks than on predicting
-    rows = np.ascontiguousarray(candidates, dtype=np.float32)
-    votes = np.zeros(len(candidates))
-    for tree in forest.estimators_:
-        votes += tree.tree_.predict(rows).reshape(len(rows), -1)[:, -1]
-    return votes / TREES
-
-
 # Made after the import of SciPy, which brings a BLAS of its own: only what is loaded is found.
 THREADS = ThreadpoolController()
 # A kernel is fitted again when there are this many times the rows, and this many more.
@@ -234,9 +191,6 @@ GROWTH, LEAST_GROWTH = 1.15, 5
 MOST_FITTED = 120
 # Rows of a posterior: the latest of other workloads, the latest of the own and the best of those.
 MOST_SHARED, MOST_LATEST, MOST_BEST = 300, 300, 100
-# Configs that the classifier proposes from one forest.
-BATCH = 4
-BATCH_AHEAD = 16
 # Models agree to fewer digits on different processors: the last ones must not decide.
 _DIGITS = 9
 
@@ -252,7 +206,7 @@ class Outlook:
 
 
 @dataclass(eq=False)
-class GaussianStrategy:
+class GaussianModel:
     """Take the largest expected improvement under a Gaussian process."""
 
     context: SearchContext
@@ -327,36 +281,6 @@ class GaussianStrategy:
         if not len(open_):
             return None
         return self.context.remaining.take(int(self._indices[open_[gains[open_].argmax()]]))
-
-
-class ClassifierStrategy:
-    """Take what a forest holds for the most promising, a few from each forest."""
-
-    def __init__(self, context: SearchContext) -> None:
-        self._context = context
-        self._queue = np.zeros(0, dtype=np.intp)
-
-    def take(self) -> int | None:
-        context = self._context
-        remaining = context.remaining
-        self._queue = self._queue[remaining.are_free(self._queue)]
-        if not len(self._queue):
-            rows = context.memory.told()
-            indices = context.candidates()
-            if not rows or not len(indices):
-                return None
-            x = context.with_products(np.array([row.x for row in rows]))
-            judged = context.with_products(context.x(indices))
-            seed = int(context.rng.integers(2**31))
-            scores = np.round(promise(x, targets(rows)[0], judged, seed), _DIGITS)
-            order = indices[np.argsort(-scores, kind="stable")]
-            # Where configs are compiled ahead, the choice among the named ones comes later.
-            batch = BATCH_AHEAD if context.memory.waiting else BATCH
-            self._queue = order[remaining.are_free(order)][:batch]
-        if not len(self._queue):
-            return None
-        first, self._queue = self._queue[0], self._queue[1:]
-        return remaining.take(int(first))
 
 
 def _choose_rows(memory: Memory) -> list[SearchTrial]:
