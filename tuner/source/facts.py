@@ -15,6 +15,8 @@ from tuner.model.errors import KernelError
 # character offsets into the text, the end exclusive
 Span = tuple[int, int]
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+# the `f` of `0.5f` is none
+_NAMED = re.compile(r"\.?\d[\w.]*|([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ class LaunchSite:
     """A launch in host code, all expressions as text.
 
     `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
-    before it, with their values; `at` is the launch's offset. `guessed` are the template parameters
-    that it does not say.
+    before it, with their values; `at` is the launch's offset, `set_at` where a pointer that it goes
+    through is set to the kernel. `guessed` are the template parameters that it does not say.
     """
 
     kernel: str
@@ -144,6 +146,7 @@ class LaunchSite:
     definitions: Mapping[str, str] = field(default_factory=dict)
     at: int = 0
     guessed: tuple[str, ...] = ()
+    set_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,7 @@ class SourceFile:
             if span in seen:
                 continue
             seen[span] = None
-            for name in set(IDENTIFIER.findall(self.masked, *span)):
+            for name in set(_NAMED.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
 

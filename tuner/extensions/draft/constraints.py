@@ -169,7 +169,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     drafted = launch_draft(launch, axes, proposals.instance, choices)
     scope = scope_of(launch, axes, choices)
     kept = " ".join(conditions_kept(launch, axes, choices, drafted))
-    for name in _asked_numbers(launch, choices).values():
+    # where the host code is told the block, and no size is asked for, any will do
+    asked = names_behind((c.text for c in launch.conditions), launch.definitions)
+    told = {c.name for c in choices if c.is_block and not asked & axes.texts(launch).keys()}
+    for name in {*_asked_numbers(launch, choices).values()} - told:
         if name not in IDENTIFIER.findall(kept) and not PER_THREAD.fullmatch(name.upper()):
             unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)

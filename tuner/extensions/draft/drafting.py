@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
@@ -28,7 +27,7 @@ from tuner.extensions.draft.observed import Observed, observe
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
 from tuner.extensions.draft.python.source import read_python
-from tuner.extensions.draft.python.tuning_script import read_tuning_script
+from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript, read_tuning_script
 from tuner.extensions.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.extensions.draft.strides import with_strides
 from tuner.extensions.draft.tensor_maps import split_maps, with_maps
@@ -96,8 +95,8 @@ class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
     `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
-    are macros of the build, `NAME=VALUE`, and `script` what a script of Kernel Tuner has values
-    for. The draft is `run` on the CPU unless that is False.
+    are macros of the build, `NAME=VALUE`, and `script` what a script of Kernel Tuner says.
+    The draft is `run` on the CPU unless that is False.
     """
 
     kernels: tuple[str, ...] = ()
@@ -106,15 +105,16 @@ class Asked:
     problem: Path | None = None
     defined: tuple[str, ...] = ()
     run: bool = True
-    script: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    script: TuningScript = NO_SCRIPT
 
     def with_script(self, path: Path) -> Asked:
         """Take what a script beside a source has values for, the first where it has none."""
         script, text = read_tuning_script(path), source_text(path)
         given = {name.partition("=")[0] for name in self.defined}
-        used = (name for name in script if re.search(rf"\b{name}\b", text))
-        undeclared = (n for n in used if n not in given and not _declares(text, n))
-        more = tuple(f"{name}={int(script[name][0])}" for name in undeclared)
+        used = (name for name in script.values if re.search(rf"\b{name}\b", text))
+        undeclared = [n for n in used if n not in given and not _declares(text, n)]
+        config = script.first_allowed(undeclared)
+        more = tuple(f"{name}={int(value)}" for name, value in config.items())
         return replace(self, defined=(*self.defined, *more), script=script)
 
 
@@ -134,7 +134,7 @@ def draft(
     stem: str | None = None,
     problem: Path | None = None,
     loops: bool = True,
-    script: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
+    script: TuningScript = NO_SCRIPT,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
@@ -145,6 +145,7 @@ def draft(
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch, maps = split_maps(HostLaunch.of(source, _choose_kernel(source, kernel)))
+    launch = launch.with_divisors(script.divisors)
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     stated = None if problem is None else statement_of(problem)

@@ -100,15 +100,18 @@ class Condition:
     holds: bool
 
 
-def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
-    """List what has to hold in its function for `at` to be reached, where an `if` says it."""
+def conditions_of(masked: str, at: int, *, chosen: bool = False) -> tuple[Condition, ...]:
+    """List what has to hold in its function for `at` to be reached, where an `if` says it.
+
+    Of a value that is `chosen` a `?:` says it too.
+    """
     found: list[Condition] = []
     node = parse_tree(masked).descendant_for_byte_range(at, at)
     around = [*ancestors(node)] if node is not None else []
     inside = [*takewhile(lambda one: one.type not in _FUNCTIONS, around)]
     start = inside[-1].start_byte if inside else at
     for known in conditions_at(node, start, masked) if node is not None else ():
-        if known.is_asked:
+        if known.is_asked or chosen:
             # of `a && b` both hold
             parts = split_condition(known.node, masked, "?" if known.is_false else "&&")
             found += (Condition(fold(text_of(one, masked)), not known.is_false) for one in parts)
