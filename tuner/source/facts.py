@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -218,11 +219,17 @@ def unknown_kernel(name: str, names: list[str], path: Path) -> KernelError:
     return KernelError(f"no __global__ function named {name!r}", path=path, remedy=remedy)
 
 
+# every piece of a reading asks for the lines of the same few texts
+@lru_cache(maxsize=16)
+def _line_starts(text: str) -> tuple[int, ...]:
+    return (0, *(match.end() for match in re.finditer("\n", text)))
+
+
 class LineIndex:
     """Turn character offsets into line numbers."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._starts = _line_starts(text)
 
     def at(self, offset: int) -> int:
         return bisect_right(self._starts, offset)

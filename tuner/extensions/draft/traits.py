@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tuner.source.facts import KernelFunction, Span
 from tuner.source.syntax import closing, fold, split_list
@@ -16,6 +17,7 @@ _NUMBER = re.compile(
 _FUNCTION = re.compile(
     r"\bstatic\s+constexpr\s+[\w:]+\s+(\w+)\s*\(\s*\)[^;{}]*\{\s*return\s+([^;]+);\s*\}"
 )
+_LONGEST_LIST = 2000
 _TEMPLATE = re.compile(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", re.DOTALL)
 
 
@@ -80,14 +82,17 @@ def members_of(masked: str, c_type: str) -> Traits:
     return Traits(types, numbers, places)
 
 
+# a launch asks for the same few classes again and again
+@lru_cache(maxsize=64)
 def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
-    head = rf"(?:\btemplate\s*<([^{{}};]*)>\s*)?\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
-    match = re.search(head, masked)
+    match = re.search(rf"\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)", masked)
     end = closing(masked, match.end()) if match is not None else None
     if match is None or end is None:
         return None
-    declared = (piece.partition("=")[0] for piece, _ in split_list(match[1] or "", angles=True))
-    names = [fold(piece).split()[-1] for piece in declared]
+    before = masked[max(0, match.start() - _LONGEST_LIST) : match.start()]
+    listed = re.search(r"\btemplate\s*<([^{};]*)>\s*$", before)
+    pieces = split_list(listed[1], angles=True) if listed is not None else []
+    names = [fold(piece.partition("=")[0]).split()[-1] for piece, _ in pieces]
     return names, masked[match.end() : end], match.end()
 
 
