@@ -16,6 +16,8 @@ from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
+from tuner.extensions.draft.extract.macros import INLINE
+from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
 from tuner.extensions.draft.extract.unit import relocate_lines
@@ -37,7 +39,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
 from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
-from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
@@ -254,8 +256,11 @@ def draft_source(
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
     kinds = ("macro", "alias", "constant") if _ELSE.search(source.masked) else ()
     defined = [one.name for one in source.definitions if one.kind in kinds]
-    if _takes_members(source, kernel) or len({*defined}) < len(defined):
-        # which of the alternatives of an #if a build takes, extraction knows
+    used = {*IDENTIFIER.findall(source.masked, *kernel.body)}
+    inside = (one for name, one in macros_in(source.masked).items() if name in used)
+    is_inline = any(one.parameters and INLINE.search(one.body) for one in inside)
+    if _takes_members(source, kernel) or is_inline or len({*defined}) < len(defined):
+        # which of the alternatives of an #if a build takes, and what macros do, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):

@@ -80,6 +80,24 @@ KINDS = {
         ["grid: [n // n_2 // block_size]", '- "n % (n_2 * block_size) == 0"'],
         [],
     ),
+    "elements whose size is computed of constants": (
+        "#define QK 32\ntypedef struct { float d; unsigned char q[QK / 2]; } cell;\n"
+        "__global__ void k(float* y, const cell* x, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i].d * x[i].q[0]; }\n"
+        "void f(float* y, cell* x, int n) { k<<<(n + 127) / 128, 128>>>(y, x, n); }\n",
+        ["{name: x, dtype: uint8, shape: [n, 20], role: input}  # guessed: the bytes of cell"],
+        [],
+    ),
+    "a row that so many threads cover": (
+        "template <int ITEMS> __global__ void k(float* y, const float* x, int n) {\n"
+        "  for (int e = 0; e < ITEMS; ++e) { int c = threadIdx.x + e * blockDim.x;\n"
+        "    if (c < n) y[blockIdx.x * n + c] = x[blockIdx.x * n + c]; } }\n"
+        "void f(float* p, int rows, int n) { const int threads = 256;\n"
+        "  if (n <= threads) k<1><<<rows, threads>>>(p, p, n);\n"
+        "  else if (n <= 4 * threads) k<4><<<rows, threads>>>(p, p, n); }\n",
+        ['- "n <= block_size"'],
+        ["not n <="],
+    ),
     "a function by the name of a literal's end": (
         HEAD + "  int i = blockIdx.x * 128 + threadIdx.x; if (i < n) y[i] = x[i] * .5f + 1.f; }\n"
         "void f(float* p, int n) { k<<<(n + 127) / 128, 128>>>(p, p, n); }\n",
@@ -108,6 +126,20 @@ def drafted(folder: Path, pool: NvrtcPool, text: str) -> tuple[str, str]:
     made = draft_source(folder / "k.cu", folder, Asked(run=False), compiler=lambda: pool)
     assert made.space is not None
     return made.space.read_text(), (folder / "kernels/k.cu").read_text()
+
+
+def test_what_a_macro_writes_by_address_is_written(tmp_path: Path, pool: NvrtcPool) -> None:
+    space, unit = drafted(
+        tmp_path, pool,
+        "#define FLOAT4(v) (reinterpret_cast<float4*>(&(v))[0])\n"
+        "__global__ void k(float* y, float* x, int n) {\n"
+        "  int i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);\n"
+        "  if (i < n) { float4 v = FLOAT4(x[i]); FLOAT4(y[i]) = v; } }\n"
+        "void f(float* y, float* x, int n) { k<<<(n + 511) / 512, 128>>>(y, x, n); }\n",
+    )  # fmt: skip
+    assert "(reinterpret_cast<float4*>(&(y[i]))[0]) = v;" in unit
+    assert "{name: y, dtype: float32, shape: [n], role: output}" in space
+    assert "{name: x, dtype: float32, shape: [n], role: input}" in space
 
 
 def test_members_of_members_are_parameters(tmp_path: Path, pool: NvrtcPool) -> None:
