@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,16 +128,17 @@ def write_inputs(judgement: Judgement) -> int:
     return count
 
 
-def measured(case: Case, folder: Path) -> dict[str, Any]:
+def measured(case: Case, folder: Path, trials: int | None = None) -> dict[str, Any]:
     """Draft, judge, mend and verify one source below `folder`."""
+    trials = trials or TRIALS
     row, judgement = draft(case, folder)
     if judgement is None or judgement.problem:
         return row
-    done, problem = tune(folder, folder / "session", TRIALS, "host", TIME_S)
+    done, problem = tune(folder, folder / "session", trials, "host", TIME_S)
     if done is None and judgement.inputs is not None:
         # where the draft's own inputs do not suit, those of the case are written
         row["lines"] += write_inputs(judgement)
-        done, problem = tune(folder, folder / "session_with_inputs", TRIALS, "host", TIME_S)
+        done, problem = tune(folder, folder / "session_with_inputs", trials, "host", TIME_S)
     return row | outcome(done, problem)
 
 
@@ -217,6 +219,7 @@ def read_words() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what is made there")
     parser.add_argument("--large", action="store_true", help="at sizes as production has them")
     parser.add_argument("--small", type=Path, metavar="DIR", help="small sources, and unseen ones")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="configs of each source")
     parser.add_argument("--draft-only", action="store_true", help="leave drafts in --keep DIR")
     parser.add_argument("--drafts", type=Path, metavar="DIR", help="tune what --draft-only left")
     parser.add_argument("--device", choices=["host", "cuda"], default="host", help="for --drafts")
@@ -264,7 +267,8 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
             folders = [(words.keep or Path(temporary)) / name for name in names]
-            rows = list(pool.map(kept if words.draft_only else measured, chosen, folders))
+            work = kept if words.draft_only else partial(measured, trials=words.trials)
+            rows = list(pool.map(work, chosen, folders))
     print(table(rows))
     print(summary(rows))
     everything = not (words.names or words.large or words.draft_only)

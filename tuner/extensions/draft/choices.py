@@ -166,8 +166,8 @@ def _constants(
 def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
     """Tell of a letter that a block, and a tile, has so many threads, or a thread elements."""
     grid, known = launch.site.grid, launch.site.definitions
-    grid = " ".join([*grid, *(known.get(one, "") for one in names_behind(grid, known))])
-    is_block = stated in launch.site.block and re.search(rf"/\s*{stated}\b", grid) is not None
+    text = " ".join([*grid, *(known.get(one, "") for one in names_behind(grid, known))])
+    is_block = stated in launch.site.block and re.search(rf"/\s*{stated}\b", text) is not None
     is_taken = re.search(
         rf"=\s*[^;=<>]*\bthreadIdx\.x[^;=<>]*\)\s*\*\s*{name}\s*;",
         launch.source.masked[slice(*launch.kernel.body)],
