@@ -444,6 +444,8 @@ SECTIONS = (
     (_verification, "h200/verification_cost"),
     (_on_host, "cpu/host_verification"),
     (_mutants, "cpu/mutation_score"),
+    (strangers_section.drafted, "cpu/strangers"),
+    (strangers_section.small, "cpu/strangers_small"),
     (strangers_section.strength, "cpu/strength"),
     (strangers_section.large_sizes, "GPU/strangers_large"),
     (strangers_section.mended, "GPU/strangers_large_again"),

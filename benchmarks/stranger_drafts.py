@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,18 @@ from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 
 FOLDER = Path(__file__).with_name("strangers")
+SMALL = Path(__file__).with_name("strangers_small.yaml")
+# What an expert names, by what a parameter is called in a draft; a block is what sizes it.
+KINDS = {
+    "vec": re.compile(r".*(vec|wid|pack|lump).*"),
+    "items": re.compile(r".*(items|each|run|per_th|coars|chunk).*"),
+    "unroll": re.compile(r"unroll.*"),
+    "rows": re.compile(r".*(rows|warps|troops|block_y|threads_y|patch_threads|power).*"),
+    "tile": re.compile(r".*(tile|patch|cargo).*"),
+}
+_BOUNDS = re.compile(r"__launch_bounds__\([^()]*(?:\([^()]*\)[^()]*)*\)")
+_HOLE = re.compile(r"@\{ (.*?) \}@")
+_MOST_CONFIGS = 20_000
 # A guess that says that it is one is no silent one; a blank speaks of what it names alone.
 DOUBT = re.compile(r"#.*(?:\bguess|\blikely|\bunsure|\bnot sure)", re.IGNORECASE)
 BLANK = "FILL_IN"
@@ -35,6 +50,19 @@ class Case:
     def name(self) -> str:
         return f"{self.project}/{self.source.stem}"
 
+    @property
+    def is_small(self) -> bool:
+        return self.project in ("small", "unseen")
+
+    def copy_to(self, folder: Path) -> Path:
+        """Copy what a user has of the source; give the file to draft."""
+        if self.is_small:
+            folder.mkdir(parents=True)
+            return Path(shutil.copy(self.source, folder))
+        root = FOLDER / self.project
+        shutil.copytree(root, folder, ignore=shutil.ignore_patterns("*.yaml"))
+        return folder / self.source.relative_to(root)
+
 
 @dataclass
 class Judgement:
@@ -45,6 +73,7 @@ class Judgement:
     block_offered: bool = False
     problem: str = ""
     inputs: tuple[Path, str, int] | None = None
+    experts: dict[str, bool | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -79,6 +108,18 @@ def cases(names: Sequence[str] = (), *, large: bool = False) -> list[Case]:
             expected["sizes"] = expected["large"]
         project = path.relative_to(FOLDER).parts[0]
         found.append(Case(project, path.with_suffix(".cu"), expected))
+    return [one for one in found if not names or any(name in one.name for name in names)]
+
+
+def small_cases(folder: Path, names: Sequence[str] = ()) -> list[Case]:
+    """Read the cases of `unseen` and of a folder of small sources, those that are there."""
+    found = []
+    for name, expected in YAML(typ="safe").load(SMALL).items():
+        is_unseen = name.startswith("unseen/")
+        stem = name.rpartition("/")[2]
+        source = SMALL.parent / name / f"{stem}.cu" if is_unseen else folder / f"{stem}.cu"
+        if source.is_file():
+            found.append(Case("unseen" if is_unseen else "small", source, expected))
     return [one for one in found if not names or any(name in one.name for name in names)]
 
 
@@ -283,6 +324,11 @@ def judge(space: Path, case: Case) -> Judgement:
     made.problem = made.problem or judge_rest(paper, drafted, case, known)
     made.lines = paper.mended
     made.block_offered = offers_block(drafted)
+    template = (space.parent / drafted["template"]).resolve().read_text(encoding="utf-8")
+    for kind in case.expected["expert"]:
+        named = [name for name in several_of(drafted) if is_of_kind(name, kind, drafted)]
+        shown = (is_effective(name, kind, drafted, template, known) for name in named)
+        made.experts[kind] = any(shown) if named else None
     space.write_text("\n".join(paper.text) + "\n", encoding="utf-8")
     mended = YAML(typ="safe").load(space)
     reference = (space.parent / mended["reference"]).resolve()
@@ -292,13 +338,55 @@ def judge(space: Path, case: Case) -> Judgement:
     return made
 
 
+def several_of(drafted: Any) -> set[str]:
+    """List the parameters that have several values."""
+    parameters = drafted.get("parameters") or {}
+    return {name for name, values in parameters.items() if len(values) > 1 and name != BLANK}
+
+
+def is_of_kind(name: str, kind: str, drafted: Any) -> bool:
+    """Tell whether a parameter is what an expert would call so."""
+    launch = drafted["launch"][0]
+    if kind == "block":
+        return re.search(rf"\b{name}\b", " ".join(map(str, launch["block"]))) is not None
+    return KINDS[kind].fullmatch(name) is not None
+
+
+def is_effective(
+    name: str, kind: str, drafted: Any, template: str, known: Mapping[str, int]
+) -> bool:
+    """Tell whether another value of a parameter is another launch or other code.
+
+    Of a block it is the launch that has to change, and a bound of the registers is no change.
+    """
+    values, default = drafted["parameters"], drafted["default"]
+    asked = [Expression.parse(text) for text in drafted.get("constraints") or []]
+    configs = (
+        dict(zip(values, one, strict=True))
+        for one in islice(product(*values.values()), _MOST_CONFIGS)
+    )
+
+    def made(config: Mapping[str, Any]) -> tuple[Any, str]:
+        launch, names = drafted["launch"][0], {**known, **config}
+        numbers = [
+            value_of(text, names) for key in LAUNCH_KEYS for text in choice(launch.get(key, 0))
+        ]
+        code = _HOLE.sub(lambda hole: str(Expression.parse(hole[1]).evaluate(config)), template)
+        return numbers, _BOUNDS.sub("", code)
+
+    for config in configs:
+        names = {**known, **config}
+        if config[name] == default[name] or not all(one.evaluate(names) for one in asked):
+            continue
+        (launch, code), (own_launch, own_code) = made(config), made({**config, name: default[name]})
+        if launch != own_launch or (kind != "block" and code != own_code):
+            return True
+    return False
+
+
 def offers_block(drafted: Any) -> bool:
     """Tell whether a parameter of several values sizes the block."""
-    several = {
-        name for name, values in (drafted.get("parameters") or {}).items() if len(values) > 1
-    }
-    text = " ".join(map(str, drafted["launch"][0]["block"]))
-    return any(re.search(rf"\b{name}\b", text) for name in several)
+    return any(is_of_kind(name, "block", drafted) for name in several_of(drafted))
 
 
 def reference_file(
@@ -318,10 +406,12 @@ def reference_file(
         "def reference(xp, inputs, axes, **operator):",
         *numbers,
     ]
-    lines += [f"    {n} = inputs[{n!r}].reshape({in_python(right[n]['shape'])})" for n in read]
-    lines += [f"    def outputs({', '.join(read)}):"]
+    own = {n: f"{n}_" if keyword.iskeyword(n) else n for n in read}
+    reshaped = {n: in_python(right[n]["shape"]) for n in read}
+    lines += [f"    {own[n]} = inputs[{n!r}].reshape({reshaped[n]})" for n in read]
+    lines += [f"    def outputs({', '.join(own.values())}):"]
     lines += [f"        {line}" for line in expected["reference"].splitlines()]
-    made = f"outputs({', '.join(read)}).items()"
+    made = f"outputs({', '.join(own.values())}).items()"
     written = {n: in_python(shapes[n]) for n, one in right.items() if one.get("role") in OUT}
     pairs = ", ".join(f"{n!r}: {shape}" for n, shape in written.items())
     lines += [f"    shapes = {{{pairs}}}"]

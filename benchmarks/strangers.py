@@ -1,6 +1,7 @@
 """What becomes of thirty sources written as ten public projects write theirs.
 
     python benchmarks/strangers.py [NAME ...] [--keep DIR] [--large]
+    python benchmarks/strangers.py --small DIR [NAME ...]
     python benchmarks/strangers.py --large --draft-only --keep DIR
     python benchmarks/strangers.py --large --drafts DIR --device cuda --out FILE
 
@@ -18,13 +19,13 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from environment import environment, write_result
 from ruamel.yaml import YAML
-from stranger_drafts import FOLDER, Case, Judgement, cases, judge
+from stranger_drafts import Case, Judgement, cases, judge, small_cases
 
 MOST_LINES = 5
 TRIALS = 4
@@ -74,12 +75,15 @@ def said(text: str) -> str:
 
 def draft(case: Case, folder: Path) -> tuple[dict[str, Any], Judgement | None]:
     """Draft, judge and mend one source below `folder`."""
-    project, out = folder / "project", folder / "draft"
-    shutil.copytree(FOLDER / case.project, project, ignore=shutil.ignore_patterns("*.yaml"))
-    source = project / case.source.relative_to(FOLDER / case.project)
+    source, out = case.copy_to(folder / "project"), folder / "draft"
     row: dict[str, Any] = {"name": case.name, "drafted": False, "verified": False}
     row["block_wanted"] = case.expected["block"]
-    made, problem = run("init", source, "--out", out)
+    row["experts_wanted"] = case.expected["expert"]
+    kernel, macros = case.expected.get("kernel"), case.expected.get("define", ())
+    more = [*(["--kernel", kernel] if kernel else []), *(f"-D{macro}" for macro in macros)]
+    start = time.monotonic()
+    made, problem = run("init", source, "--out", out, *more)
+    row["init_s"] = round(time.monotonic() - start, 1)
     if made is None or not (spaces := list((out / "search_spaces").glob("*.yaml"))):
         notes = (made or {}).get("notes", [])
         return {**row, "why_not": problem or " ".join(notes)[:300]}, None
@@ -90,6 +94,7 @@ def draft(case: Case, folder: Path) -> tuple[dict[str, Any], Judgement | None]:
         "lines": judgement.lines,
         "block_offered": judgement.block_offered,
         "parameters": made["parameters"],
+        "experts": judgement.experts,
     }
     if judgement.problem:
         row["why_not"] = judgement.problem
@@ -123,16 +128,17 @@ def write_inputs(judgement: Judgement) -> int:
     return count
 
 
-def measured(case: Case, folder: Path) -> dict[str, Any]:
+def measured(case: Case, folder: Path, trials: int | None = None) -> dict[str, Any]:
     """Draft, judge, mend and verify one source below `folder`."""
+    trials = trials or TRIALS
     row, judgement = draft(case, folder)
     if judgement is None or judgement.problem:
         return row
-    done, problem = tune(folder, folder / "session", TRIALS, "host", TIME_S)
+    done, problem = tune(folder, folder / "session", trials, "host", TIME_S)
     if done is None and judgement.inputs is not None:
         # where the draft's own inputs do not suit, those of the case are written
         row["lines"] += write_inputs(judgement)
-        done, problem = tune(folder, folder / "session_with_inputs", TRIALS, "host", TIME_S)
+        done, problem = tune(folder, folder / "session_with_inputs", trials, "host", TIME_S)
     return row | outcome(done, problem)
 
 
@@ -168,12 +174,28 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "verified_after_few_lines": sum(
             row["verified"] and row["lines"] <= MOST_LINES for row in rows
         ),
+        "verified_after_ten_lines": sum(row["verified"] and row["lines"] <= 10 for row in rows),
+        "drafts_with_something_silently_wrong": sum(
+            bool(row.get("silently_wrong")) for row in rows
+        ),
+        "experts": experts(rows),
         "tracebacks": sum(row.get("why_not", "").startswith("Traceback") for row in rows),
         "silently_wrong": sum(len(row.get("silently_wrong", ())) for row in rows),
         "block_offered_of_wanted": [
             sum(row.get("block_offered", False) for row in wanted),
             len(wanted),
         ],
+    }
+
+
+def experts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Count what an expert would name in all sources, and of it what drafts offer and what acts."""
+    found = [shown for row in rows for shown in row.get("experts", {}).values()]
+    undrafted = sum(len(row["experts_wanted"]) for row in rows if "experts" not in row)
+    return {
+        "named": len(found) + undrafted,
+        "offered": sum(shown is not None for shown in found),
+        "effective": sum(shown is True for shown in found),
     }
 
 
@@ -196,6 +218,8 @@ def read_words() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a part of a source's name")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what is made there")
     parser.add_argument("--large", action="store_true", help="at sizes as production has them")
+    parser.add_argument("--small", type=Path, metavar="DIR", help="small sources, and unseen ones")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="configs of each source")
     parser.add_argument("--draft-only", action="store_true", help="leave drafts in --keep DIR")
     parser.add_argument("--drafts", type=Path, metavar="DIR", help="tune what --draft-only left")
     parser.add_argument("--device", choices=["host", "cuda"], default="host", help="for --drafts")
@@ -235,18 +259,21 @@ def run_drafts(folders: Sequence[Path], words: argparse.Namespace) -> list[dict[
 def main() -> None:
     words = read_words()
     chosen = cases(words.names, large=words.large)
+    if words.small is not None:
+        chosen = small_cases(words.small, words.names)
     names = [case.name.replace("/", "_") for case in chosen]
     if words.drafts is not None:
         rows = run_drafts([words.drafts / name for name in names], words)
     else:
         with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
             folders = [(words.keep or Path(temporary)) / name for name in names]
-            rows = list(pool.map(kept if words.draft_only else measured, chosen, folders))
+            work = kept if words.draft_only else partial(measured, trials=words.trials)
+            rows = list(pool.map(work, chosen, folders))
     print(table(rows))
     print(summary(rows))
     everything = not (words.names or words.large or words.draft_only)
     if words.drafts is None and (words.out or everything):
-        write_rows(rows, words.out or "strangers")
+        write_rows(rows, words.out or ("strangers_small" if words.small else "strangers"))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,40 @@ from environment import missed
 Json = dict[str, Any]
 
 
+def drafted(content: Json) -> Iterator[str]:
+    """Say what drafts of strangers' sources are worth, on the CPU."""
+    yield "## Drafts of strangers' kernels\n"
+    yield _drafted(content, "written as ten public projects write theirs")
+    yield "\n`benchmarks/strangers.py`, `benchmarks/results/cpu/strangers.json`.\n"
+
+
+def small(content: Json) -> Iterator[str]:
+    """Say the same of small sources and of those that the search has never seen."""
+    yield _drafted(content, "small ones of what went wrong in production, and `benchmarks/unseen`")
+    yield (
+        "\n`benchmarks/strangers.py --small`, `benchmarks/results/cpu/strangers_small.json`. What "
+        "an expert would name is our own reading (`benchmarks/strangers/README.md`).\n"
+    )
+
+
+def _drafted(content: Json, what: str) -> str:
+    named = content["experts"]
+    slowest = max(row.get("init_s", 0) for row in content["rows"])
+    refused = [row for row in content["rows"] if not row["verified"]]
+    text = (
+        f"{content['sources']} sources, {what}: {content['drafted']} drafted, "
+        f"{content['verified']} verified, {content['verified_after_ten_lines']} of them after at "
+        f"most 10 lines by hand; {content['drafts_with_something_silently_wrong']} with something "
+        f"silently wrong. Of {named['named']} parameters that an expert would name "
+        f"{named['offered']} are offered and {named['effective']} of these change launch or code. "
+        f"`tune init` took at most {slowest:.0f} s, two at once on two cores that other jobs had "
+        f"too (load {content['environment']['load_average']:.0f}).\n"
+    )
+    return text + "".join(
+        f"\n- {row['name']}: {row.get('why_not', 'none right')}" for row in refused
+    )
+
+
 def large_sizes(content: Json, gpu: str) -> Iterator[str]:
     """Say which strangers' kernels are verified at the sizes of production."""
     rows = content["rows"]

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,8 @@ from tuner.model.errors import KernelError
 # character offsets into the text, the end exclusive
 Span = tuple[int, int]
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+# the `f` of `0.5f` is none
+_NAMED = re.compile(r"\.?\d[\w.]*|([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,8 @@ class LaunchSite:
     """A launch in host code, all expressions as text.
 
     `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
-    before it, with their values; `at` is the launch's offset. `guessed` are the template parameters
-    that it does not say.
+    before it, with their values; `at` is the launch's offset, `set_at` where a pointer that it goes
+    through is set to the kernel. `guessed` are the template parameters that it does not say.
     """
 
     kernel: str
@@ -144,6 +147,7 @@ class LaunchSite:
     definitions: Mapping[str, str] = field(default_factory=dict)
     at: int = 0
     guessed: tuple[str, ...] = ()
+    set_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,7 @@ class SourceFile:
             if span in seen:
                 continue
             seen[span] = None
-            for name in set(IDENTIFIER.findall(self.masked, *span)):
+            for name in set(_NAMED.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
 
@@ -215,11 +219,17 @@ def unknown_kernel(name: str, names: list[str], path: Path) -> KernelError:
     return KernelError(f"no __global__ function named {name!r}", path=path, remedy=remedy)
 
 
+# every piece of a reading asks for the lines of the same few texts
+@lru_cache(maxsize=16)
+def _line_starts(text: str) -> tuple[int, ...]:
+    return (0, *(match.end() for match in re.finditer("\n", text)))
+
+
 class LineIndex:
     """Turn character offsets into line numbers."""
 
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._starts = _line_starts(text)
 
     def at(self, offset: int) -> int:
         return bisect_right(self._starts, offset)

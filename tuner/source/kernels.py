@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 
-from tuner.model.errors import KernelError
+from tuner.model.errors import ExpressionError, KernelError
+from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES, Argument, KernelSpec
 from tuner.source.facts import (
     KernelFunction,
@@ -98,25 +100,36 @@ _STRUCT = re.compile(
     r"\bstruct\s+(?:(?:__align__|alignas)\s*\(\s*(?P<align>\w+)\s*\)\s*)?(?P<name>\w+)?\s*"
     r"\{(?P<members>[^{}()]*)\}\s*(?P<last>\w+)?\s*;"
 )
-_MEMBERS = re.compile(r"\s*((?:unsigned\s+)?\w+)\s+([\w\s,\[\]]+)$")
+_MOST_HOPS = 4
+_EXTENTS = r"\w+\s*(?:\[[^\[\]]*\]\s*)*"
+_MEMBERS = re.compile(rf"\s*((?:unsigned\s+)?\w+)\s+({_EXTENTS}(?:,\s*{_EXTENTS})*)$")
+_NUMBERS = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([\w \t()*/+-]+)$"
+    r"|\bconstexpr\s+\w+\s+(\w+)\s*=\s*([^;,]+);",
+    re.MULTILINE,
+)
 
 
 def plain_structs(masked: str) -> dict[str, str]:
     """Map structs of numbers to `float6` and its like, those of several types to `uchar24`."""
     found: dict[str, str] = {}
+    numbers = {m[1] or m[3]: m[2] or m[4] for m in _NUMBERS.finditer(masked)}
     for match in _STRUCT.finditer(masked):
         rows = [row for row in match["members"].split(";") if row.strip()]
         declared = [_MEMBERS.match(row) for row in rows]
         kinds = {element_dtype(one[1], found) for one in declared if one is not None}
         names = [(one[1], name) for one in declared if one for name in one[2].split(",")]
-        sizes = [re.findall(r"\[\s*(\w+)\s*\]", name) for _, name in names]
+        sizes = [
+            [_whole_number(text, numbers) for text in re.findall(r"\[([^\[\]]*)\]", name)]
+            for _, name in names
+        ]
         dtype = kinds.pop() if len(kinds) == 1 else None
         word = next((word for word, of in _VECTORS.items() if of == dtype and word.isalpha()), "")
-        if not all(declared) or not all(n.isdigit() for one in sizes for n in one):
+        if not all(declared) or not all(n for one in sizes for n in one):
             continue
         # a member may be a struct itself, or an array of them: `Complex e[3][3]`
         lanes = [lanes_of(kind, found) for kind, _ in names]
-        counts = [prod(map(int, one)) * n for one, n in zip(sizes, lanes, strict=True)]
+        counts = [prod(one) * n for one, n in zip(sizes, lanes, strict=True)]
         count = sum(counts)
         if not word and not match["align"] and (size := _mixed_bytes(names, counts, found)):
             dtype, word, count = "uint8", "uchar", size
@@ -126,6 +139,17 @@ def plain_structs(masked: str) -> dict[str, str]:
             continue  # padded to its alignment
         found |= {name: f"{word}{count}" for name in (match["name"], match["last"]) if name}
     return found
+
+
+def _whole_number(text: str, numbers: Mapping[str, str]) -> int:
+    # `QK / 2`, with what the file defines; 0 where that is unknown
+    for _ in range(_MOST_HOPS):
+        text = re.sub(r"[A-Za-z_]\w*", lambda m: f"({numbers.get(m[0], m[0])})", text)
+        with suppress(ExpressionError):
+            size = Expression.parse(text.strip().replace("/", "//"))
+            if not size.names:
+                return size.integer({})
+    return 0
 
 
 def _mixed_bytes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.source.accesses import find_assignments
 from tuner.source.facts import (
@@ -83,24 +83,33 @@ class _Finder:
             after = _OPENS.match(masked, end + 3)
             passed = listed(masked, after.end())[0] if after is not None else ()
             name, arguments, at = called
-            for one in [(name, arguments)] if arguments else self.pointees(name, at):
-                yield self.site(one, config, passed, at, self.known(at))
+            own = {} if arguments else self.pointees(name, at)
+            for one, set_at in (own or {(name, arguments): None}).items():
+                site = self.site(one, config, passed, at, self.known(at))
+                yield replace(site, set_at=set_at)
 
-    def pointees(self, name: str, at: int) -> list[tuple[str, tuple[str, ...]]]:
-        """List what a pointer to a function is set to before it is launched, else its own name."""
+    def pointees(self, name: str, at: int) -> dict[tuple[str, tuple[str, ...]], int]:
+        """Map what a pointer to a function is set to before it is launched, the last first."""
         start = max((a for a, b in self.functions if a <= at < b), default=0)
         declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
         set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
-        texts = [match[1] for match in set_to.finditer(self.masked, start, at)]
+        texts = [(m[1], m.start(1)) for m in set_to.finditer(self.masked, start, at)][::-1]
         # `void (*table[])(float*, int) = {&one<2>, &one<4>};`, in the function or outside of it
         table = re.compile(
             rf"(?<![\w.>]){name}\s*\[[^\]]*\]\s*(?:\)\s*\([^;{{}}=]*\)\s*)?=\s*\{{([^{{}};]+)\}}"
         )
         for match in table.finditer(self.masked, 0, at):
-            texts += (piece for piece, _ in split_list(match[1], angles=True))
-        pieces = [piece for text in texts for piece in _BRANCHES.split(text)]
-        known = dict.fromkeys(_callee(fold(piece), {}) for piece in pieces)
-        return [one for one in known if one is not None] or [(name, ())]
+            listed_ones = split_list(match[1], angles=True)
+            texts += ((piece, match.start(1) + offset) for piece, offset in listed_ones)
+        found: dict[tuple[str, tuple[str, ...]], int] = {}
+        for text, offset in texts:
+            ends = [0, *(match.end() for match in _BRANCHES.finditer(text))]
+            for first, piece in zip(ends, _BRANCHES.split(text), strict=True):
+                if (one := _callee(fold(piece), {})) is not None:
+                    # past the white space, in the branch itself
+                    inside = first + len(piece) - len(piece.lstrip())
+                    found.setdefault(one, offset + inside)
+        return found
 
     def runtime(self) -> Iterator[LaunchSite]:
         for match in _RUNTIME.finditer(self.masked):

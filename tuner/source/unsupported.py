@@ -127,6 +127,12 @@ _BODIES = (
         "launches a kernel from the device, which needs a runtime that is linked to it",
         "launch that kernel from the host, or call its code as a function",
     ),
+    (
+        r"\bthis_grid\s*\(\s*\)\s*\.\s*sync\b|\b(\w+)\s*=\s*(?:\w+\s*::\s*)*this_grid\s*\(\s*\)"
+        r"(?=[\s\S]*\b(?:\1\s*\.\s*sync|sync\s*\(\s*\1\s*\)))",
+        "waits for all blocks of the grid, which takes a cooperative launch",
+        "cut it there into kernels that a search space launches one after another",
+    ),
 )
 
 

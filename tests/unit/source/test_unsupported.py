@@ -71,6 +71,7 @@ def test_an_argument_that_no_search_space_can_hold_is_told(parameter: str, what:
     ("row", "what"),
     [
         ("x[0] = curand_uniform(&state);", "draws random numbers"),
+        ("auto g = cg::this_grid();\n  g.sync();", "waits for all blocks of the grid"),
         ("x[0] = tex2D<float>(picture, 0, 0);", "uses a texture"),
         ("if (threadIdx.x == 0) other<<<1, 32>>>(x);", "launches a kernel from the device"),
     ],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
-from types import MappingProxyType
 
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.literals import bare_tiles, literal_tiles
@@ -24,6 +24,7 @@ from tuner.extensions.draft.meaning import (
     why_fixed,
     why_meant,
 )
+from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript
 from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.tunables import (
     Names,
@@ -35,7 +36,8 @@ from tuner.extensions.draft.tunables import (
     values_for,
     warp_threads,
 )
-from tuner.model.expressions import Value
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression, Value
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, bare_name, within
 from tuner.source.host import Edit
 from tuner.source.syntax import closing, fold, number
@@ -63,16 +65,16 @@ def propose(
     launch: HostLaunch,
     axes: Sequence[str],
     stated: Collection[int] = frozenset(),
-    script: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
+    script: TuningScript = NO_SCRIPT,
 ) -> Proposals:
     """Find what could be tuned in the kernel of `launch`; parameters get no name of an axis.
 
-    `stated` are the whole numbers in the text of the problem that the kernel computes, `script` the
-    values that constants get by whoever tuned them before.
+    `stated` are the whole numbers in the text of the problem that the kernel computes, `script`
+    what is known of constants by whoever tuned them before.
     """
     names = Names(axes)
     reached = launch.source.reachable([launch.kernel])
-    choices, left = _constants(launch, reached, names, stated, script)
+    choices, left = _constants(launch, reached, names, stated, script.values)
     choices += _members(launch, choices, names)
     template, edits, instance, fixed = _template(launch, choices, names)
     choices += template
@@ -81,7 +83,28 @@ def propose(
         choices += _literals(launch, names)
     choices += _block(launch, choices, names)
     choices = [*_add_launch_bounds(launch, choices, names), *_hints(launch, reached, names)]
+    choices = [*_restricted(choices, script.restrictions)][::-1]
     return Proposals(tuple(choices), left, edits, instance)
+
+
+def _restricted(
+    choices: Sequence[TunableConstant], restrictions: Sequence[str]
+) -> Iterator[TunableConstant]:
+    # one that the source keeps to goes with the last of the parameters that it names
+    own = {choice.origin: choice.name for choice in choices if choice.origin is not None}
+    written = [IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text) for text in restrictions]
+    default = {choice.name: choice.default for choice in choices}
+    left = [text for text in written if _holds(text, default)]
+    for choice in reversed(choices):
+        kept = tuple(text for text in left if choice.name in IDENTIFIER.findall(text))
+        left = [text for text in left if text not in kept]
+        yield replace(choice, constraints=(*choice.constraints, *kept))
+
+
+def _holds(text: str, default: Mapping[str, Value]) -> bool:
+    with suppress(ExpressionError):
+        return bool(Expression.parse(text).evaluate(default))
+    return False
 
 
 def _constants(
@@ -109,7 +132,8 @@ def _constants(
         if within(place, functions) and (plain or not within(place, reached)):
             continue
         reason = why_fixed(name, value)
-        if reason == PROBLEM_SIZE and any(taken_at_once(masked, name) for masked in texts):
+        is_split = any(taken_at_once(masked, name) for masked in texts)
+        if reason == PROBLEM_SIZE and (is_split or _is_split(launch, name, name)):
             reason = None
         if name in sized:
             reason = reason or "it is a size of the problem"
@@ -139,6 +163,18 @@ def _constants(
     return choices, tuple(left)
 
 
+def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
+    """Tell of a letter that a block, and a tile, has so many threads, or a thread elements."""
+    grid, known = launch.site.grid, launch.site.definitions
+    text = " ".join([*grid, *(known.get(one, "") for one in names_behind(grid, known))])
+    is_block = stated in launch.site.block and re.search(rf"/\s*{stated}\b", text) is not None
+    is_taken = re.search(
+        rf"=\s*[^;=<>]*\bthreadIdx\.x[^;=<>]*\)\s*\*\s*{name}\s*;",
+        launch.source.masked[slice(*launch.kernel.body)],
+    )
+    return len(name) == 1 and (is_block or is_taken is not None)
+
+
 def _literals(launch: HostLaunch, names: Names) -> Iterator[TunableConstant]:
     # the number itself is the origin: the launch has it too
     for one in literal_tiles(launch):
@@ -156,17 +192,17 @@ def _members(
     # numbers of a class that is a template argument
     traits = traits_of(launch.source.masked, launch.kernel, launch.instance or ())
     taken = {choice.origin for choice in constants}
-    for member, span in traits.places.items():
+    for member, spans in traits.places.items():
         value = number(traits.numbers[member])
         if member in taken or value is None or why_fixed(member, value) is not None:
             continue
         if not is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
             continue
         own, block = names.of(member), is_block(member, value)
-        line = LineIndex(launch.source.masked).at(span[0])
+        line = LineIndex(launch.source.masked).at(spans[0][0])
         near = values_for(member, value, block=block)
-        note, edit = f"{member}, line {line}", Edit(*span, hole(own))
-        yield TunableConstant(own, near, value, note, (edit,), member, block)
+        edits = tuple(Edit(*span, hole(own)) for span in spans)
+        yield TunableConstant(own, near, value, f"{member}, line {line}", edits, member, block)
 
 
 def _template(
@@ -187,6 +223,8 @@ def _template(
         if value is None or parameter.is_type or text in named:
             continue
         reason = why_fixed(parameter.name, value if parameter.kind != "bool" else bool(value))
+        if reason == PROBLEM_SIZE and _is_split(launch, parameter.name, stated[index]):
+            reason = None
         if reason is None and passed & {parameter.name, *IDENTIFIER.findall(stated[index])}:
             reason = _PASSED
         if reason is None:

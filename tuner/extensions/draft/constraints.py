@@ -20,14 +20,15 @@ from tuner.extensions.draft.launches import (
     template_launch,
 )
 from tuner.extensions.draft.loops import counts_blocks, terms_of
-from tuner.extensions.draft.meaning import PER_THREAD, taken_at_once
+from tuner.extensions.draft.meaning import PER_THREAD, snake_case, taken_at_once
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
+from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.expressions import Expression
 from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER
-from tuner.source.syntax import fold, listed
+from tuner.source.syntax import fold, listed, number
 
 _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
@@ -68,13 +69,15 @@ def conditions_kept(
     spans = launch.source.reachable([launch.kernel])
     reached = "\n".join(launch.source.masked[start:end] for start, end in spans)
     asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
-    # of several instances one for more does for fewer: `case 4:` of how many packs a row has
-    asked += [one.text.replace("==", "<=") for one in launch.conditions if one.holds]
     asked += [
         f"!({one.text})" for one in launch.conditions if not one.holds and "==" not in one.text
     ]
-    for text in asked:
-        written = translate(text, counted)
+    written_ones = [translate(text, counted) for text in asked]
+    # of several instances one for more does for fewer: `case 4:` of how many packs a row has
+    held = [one.text.replace("==", "<=") for one in launch.conditions if one.holds]
+    more = replace(counted, values={**counted.values, **_block_names(launch, choices)})
+    written_ones += [translate(text, more) for text in held]
+    for written in written_ones:
         if written is not None and own & {*IDENTIFIER.findall(written)}:
             yield written
     block = " * ".join(tuned.block or ())
@@ -99,6 +102,14 @@ def _whole_widths(
             whole = None if guarded else translate(limit, scope)
             if whole is not None and not whole.isdigit():
                 yield f"{whole if whole.isidentifier() else f'({whole})'} % {choice.name} == 0"
+
+
+def _block_names(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[str, str]:
+    # `const int threads = 256`, of which the launch has the number
+    own = {choice.default: choice.name for choice in choices if choice.is_block}
+    known = launch.site.definitions.items()
+    named = ((n, number(t)) for n, t in known if BLOCK.fullmatch(snake_case(n).upper()))
+    return {name: own[value] for name, value in named if value is not None and value in own}
 
 
 def _asked_numbers(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[str, str]:
@@ -169,7 +180,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     drafted = launch_draft(launch, axes, proposals.instance, choices)
     scope = scope_of(launch, axes, choices)
     kept = " ".join(conditions_kept(launch, axes, choices, drafted))
-    for name in _asked_numbers(launch, choices).values():
+    # where the host code is told the block, and no size is asked for, any will do
+    asked = names_behind((c.text for c in launch.conditions), launch.definitions)
+    told = {c.name for c in choices if c.is_block and not asked & axes.texts(launch).keys()}
+    for name in {*_asked_numbers(launch, choices).values()} - told:
         if name not in IDENTIFIER.findall(kept) and not PER_THREAD.fullmatch(name.upper()):
             unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)

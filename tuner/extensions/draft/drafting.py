@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from tuner.app.locate import is_for
 from tuner.compiler.base import Compiler, CompileRequest
@@ -17,6 +16,8 @@ from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
+from tuner.extensions.draft.extract.macros import INLINE
+from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
 from tuner.extensions.draft.extract.unit import relocate_lines
@@ -28,7 +29,7 @@ from tuner.extensions.draft.observed import Observed, observe
 from tuner.extensions.draft.problems.kernel import axes_for, inference_for, kernel_name, skeleton
 from tuner.extensions.draft.problems.statement import statement_of, states_problem
 from tuner.extensions.draft.python.source import read_python
-from tuner.extensions.draft.python.tuning_script import read_tuning_script
+from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript, read_tuning_script
 from tuner.extensions.draft.space import Drafted, reference_stub, space_yaml, write, write_new
 from tuner.extensions.draft.strides import with_strides
 from tuner.extensions.draft.tensor_maps import split_maps, with_maps
@@ -38,7 +39,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
 from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
-from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
@@ -96,8 +97,8 @@ class Asked:
     """What is asked of a draft: kernels and instantiations by name, folders of headers, a problem.
 
     `problem` is the file that states what the kernel computes; it is its reference, too. `defined`
-    are macros of the build, `NAME=VALUE`, and `script` what a script of Kernel Tuner has values
-    for. The draft is `run` on the CPU unless that is False.
+    are macros of the build, `NAME=VALUE`, and `script` what a script of Kernel Tuner says.
+    The draft is `run` on the CPU unless that is False.
     """
 
     kernels: tuple[str, ...] = ()
@@ -106,15 +107,16 @@ class Asked:
     problem: Path | None = None
     defined: tuple[str, ...] = ()
     run: bool = True
-    script: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    script: TuningScript = NO_SCRIPT
 
     def with_script(self, path: Path) -> Asked:
         """Take what a script beside a source has values for, the first where it has none."""
         script, text = read_tuning_script(path), source_text(path)
         given = {name.partition("=")[0] for name in self.defined}
-        used = (name for name in script if re.search(rf"\b{name}\b", text))
-        undeclared = (n for n in used if n not in given and not _declares(text, n))
-        more = tuple(f"{name}={int(script[name][0])}" for name in undeclared)
+        used = (name for name in script.values if re.search(rf"\b{name}\b", text))
+        undeclared = [n for n in used if n not in given and not _declares(text, n)]
+        config = script.first_allowed(undeclared)
+        more = tuple(f"{name}={int(value)}" for name, value in config.items())
         return replace(self, defined=(*self.defined, *more), script=script)
 
 
@@ -134,7 +136,7 @@ def draft(
     stem: str | None = None,
     problem: Path | None = None,
     loops: bool = True,
-    script: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
+    script: TuningScript = NO_SCRIPT,
 ) -> Draft:
     """Draft the files for one kernel of `source`, below `folder` (default: here).
 
@@ -145,6 +147,7 @@ def draft(
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch, maps = split_maps(HostLaunch.of(source, _choose_kernel(source, kernel)))
+    launch = launch.with_divisors(script.divisors)
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     stated = None if problem is None else statement_of(problem)
@@ -253,8 +256,11 @@ def draft_source(
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
     kinds = ("macro", "alias", "constant") if _ELSE.search(source.masked) else ()
     defined = [one.name for one in source.definitions if one.kind in kinds]
-    if _takes_members(source, kernel) or len({*defined}) < len(defined):
-        # which of the alternatives of an #if a build takes, extraction knows
+    used = {*IDENTIFIER.findall(source.masked, *kernel.body)}
+    inside = (one for name, one in macros_in(source.masked).items() if name in used)
+    is_inline = any(one.parameters and INLINE.search(one.body) for one in inside)
+    if _takes_members(source, kernel) or is_inline or len({*defined}) < len(defined):
+        # which of the alternatives of an #if a build takes, and what macros do, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
     lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):

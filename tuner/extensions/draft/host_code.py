@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
+from pathlib import Path
 
 from tuner.source.accesses import Assigned, conditions_at, split_condition
 from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Span, bare_name
@@ -73,23 +76,32 @@ class Allocation:
 
 def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
     """List the functions that the file defines."""
+    return _functions_in(source.masked)
+
+
+@lru_cache(maxsize=8)
+def _functions_in(masked: str) -> tuple[HostFunction, ...]:
     return tuple(
         HostFunction(head.name, tuple(p.name for p in head.parameters), head.span)
-        for head in heads_of(source)
+        for head in _heads_in(masked, Path(), {})
         if head.parameters_known
     )
 
 
 def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:
     """Read the heads of all functions that the file defines, on whichever side they run."""
-    lines, found = LineIndex(source.text), []
-    for node in walk(parse_tree(source.masked)):
+    return tuple(_heads_in(source.masked, source.path, source.aliases))
+
+
+def _heads_in(masked: str, path: Path, aliases: Mapping[str, str]) -> Iterator[KernelFunction]:
+    lines = LineIndex(masked)
+    for node in walk(parse_tree(masked)):
         body = part(node, "body") if node.type == "function_definition" else None
         if body is None:
             continue
-        span, inside = span_of(node), (body.start_byte, body.end_byte)
-        found.append(read_kernel(source.masked, span, inside, source.path, lines, source.aliases))
-    return tuple(head for head in found if head is not None)
+        inside = (body.start_byte, body.end_byte)
+        if (head := read_kernel(masked, span_of(node), inside, path, lines, aliases)) is not None:
+            yield head
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +112,18 @@ class Condition:
     holds: bool
 
 
-def conditions_of(masked: str, at: int) -> tuple[Condition, ...]:
-    """List what has to hold in its function for `at` to be reached, where an `if` says it."""
+def conditions_of(masked: str, at: int, *, chosen: bool = False) -> tuple[Condition, ...]:
+    """List what has to hold in its function for `at` to be reached, where an `if` says it.
+
+    Of a value that is `chosen` a `?:` says it too.
+    """
     found: list[Condition] = []
     node = parse_tree(masked).descendant_for_byte_range(at, at)
     around = [*ancestors(node)] if node is not None else []
     inside = [*takewhile(lambda one: one.type not in _FUNCTIONS, around)]
     start = inside[-1].start_byte if inside else at
     for known in conditions_at(node, start, masked) if node is not None else ():
-        if known.is_asked:
+        if known.is_asked or chosen:
             # of `a && b` both hold
             parts = split_condition(known.node, masked, "?" if known.is_false else "&&")
             found += (Condition(fold(text_of(one, masked)), not known.is_false) for one in parts)
@@ -148,15 +163,20 @@ def _leaves(node: Node) -> bool:
 
 def calls_of(source: SourceFile) -> tuple[CallSite, ...]:
     """List the plain calls in the file, launches aside."""
-    lines, found = LineIndex(source.text), []
-    for node in walk(parse_tree(source.masked)):
+    return _calls_in(source.masked)
+
+
+@lru_cache(maxsize=8)
+def _calls_in(masked: str) -> tuple[CallSite, ...]:
+    lines, found = LineIndex(masked), []
+    for node in walk(parse_tree(masked)):
         function, arguments = part(node, "function"), part(node, "arguments")
         if node.type != "call_expression" or function is None or arguments is None:
             continue
         if any(child.type == "kernel_call_syntax" for child in node.named_children):
             continue
-        name = bare_name(text_of(function, source.masked))
-        texts = split_list(text_of(arguments, source.masked)[1:-1], angles=True)
+        name = bare_name(text_of(function, masked))
+        texts = split_list(text_of(arguments, masked)[1:-1], angles=True)
         passed = tuple(fold(text) for text, _ in texts)
         found.append(CallSite(name, passed, node.start_byte, lines.at(node.start_byte)))
     return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -17,7 +17,7 @@ from tuner.extensions.draft.host_code import (
 )
 from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
-from tuner.extensions.draft.unlaunched import guessed_site
+from tuner.extensions.draft.unlaunched import UNKNOWN, guessed_site
 from tuner.source.accesses import Assigned, find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
@@ -29,7 +29,7 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.syntax import closing, number, text_of
+from tuner.source.syntax import closing, listed, number, text_of
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -71,6 +71,30 @@ def _candidates(text: str) -> tuple[int, ...]:
     return tuple(fitting[0]) if fitting else ()
 
 
+def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
+    # `grid_of(w, h)`, where it ends with `return dim3(...)`
+    call = re.fullmatch(r"(?:\w+::)*(\w+)\s*(?=\()(.*)", " ".join(extents), re.DOTALL)
+    helper = next((f for f in functions_of(source) if call and f.name == call[1]), None)
+    if call is None or helper is None or len(extents) > 1:
+        return extents
+    masked, (start, end) = source.masked, helper.span
+    made = [*re.finditer(r"\breturn\s*(?:dim3\s*)?(?=[({])[^;]*,[^;]*;", masked[start:end])]
+    if len(made) != 1:
+        return extents
+    inside = find_assignments(masked, (helper.span,), start + made[0].start())
+    own = {name: f"({value.text})" for name, value in inside.items()}
+    passed = listed(call[2], 0)[0]
+    arguments = {n: f"({t})" for n, t in zip(helper.parameters, passed, strict=False)}
+
+    def write(text: str) -> str:
+        for _ in range(_MAX_HOPS):
+            text = IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text)
+        return IDENTIFIER.sub(lambda m: arguments.get(m[0], m[0]), text)
+
+    opening = re.compile(r"[({]").search(made[0][0])
+    return tuple(map(write, listed(made[0][0], opening.start())[0])) if opening else extents
+
+
 @dataclass(frozen=True, slots=True)
 class HostLaunch:
     """One kernel with the first launch of it.
@@ -103,10 +127,28 @@ class HostLaunch:
         if source.host_from is None and len(found) > 1:
             first = next((launch for launch in found if not launch.is_ruled_out), first)
         if first is not None:
-            return first.with_branches().with_block()
+            return first.with_helpers().with_branches().with_block()
         known = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, known.types())
         return replace(known, site=site).with_block()
+
+    def with_divisors(self, divisors: Sequence[str | None]) -> HostLaunch:
+        """Divide by what a script says where nothing launches the kernel, as far as it is known."""
+        rounded = re.compile(r"\(?(.+?)\)?(?: \+ (.+) - 1\) / \2)?")
+        names = {constant.name for constant in self.source.constants}
+        grid = [*self.site.grid]
+        for place, by in enumerate(divisors[: len(grid)] if self.is_guessed else ()):
+            match = rounded.fullmatch(grid[place])
+            is_known = by is not None and {*IDENTIFIER.findall(by)} <= names
+            if match is not None and is_known and grid[place] != UNKNOWN:
+                size = match[1]
+                grid[place] = f"({size} + ({by}) - 1) / ({by})" if by != "1" else size
+        return replace(self, site=replace(self.site, grid=tuple(grid)))
+
+    def with_helpers(self) -> HostLaunch:
+        """Say what a grid or block is that a function of the file returns as a whole."""
+        grid, block = (_returned(self.source, one) for one in (self.site.grid, self.site.block))
+        return replace(self, site=replace(self.site, grid=grid, block=block))
 
     def with_branches(self) -> HostLaunch:
         """Say what variables are that several lines of the host code set."""
@@ -165,7 +207,9 @@ class HostLaunch:
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """What has to hold for the host code to come to this launch."""
-        return conditions_of(self.source.masked, self.site.at)
+        masked, chosen = self.source.masked, self.site.set_at
+        more = () if chosen is None else conditions_of(masked, chosen, chosen=True)
+        return (*more, *conditions_of(masked, self.site.at))
 
     @property
     def is_ruled_out(self) -> bool:
@@ -191,6 +235,7 @@ class HostLaunch:
         )
         other = next(others, None) if open_ones else None
         sites = [site for site in self.source.launches if site.at == self.site.at]
+        sites = [s for s in sites if not HostLaunch(self.source, self.kernel, s).is_ruled_out]
         if len({site.template_arguments for site in sites}) > 1:
             return f"guessed: {line} launches one of {len(sites)}, and nothing here says which"
         if other is None:
@@ -238,7 +283,8 @@ class HostLaunch:
         texts = (*site.grid, *site.block, site.shared, *site.definitions.values())
         for owner in {match[1] for text in texts for match in _OWNER.finditer(text)}:
             members = members_of(masked, aliases.get(owner, owner)).numbers
-            found |= {f"{owner}::{member}": text for member, text in members.items()}
+            own = re.compile(rf"(?<![\w:])(?=(?:{'|'.join(map(re.escape, members))})(?!\w))")
+            found |= {f"{owner}::{m}": own.sub(f"{owner}::", t) for m, t in members.items()}
         return {**found, **traits_of(masked, self.kernel, self.instance or ()).numbers}
 
     @property
@@ -403,7 +449,7 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
     def paths(at: int, line: int, depth: int) -> Iterator[Path]:
         around = [f for f in functions if f.span[0] <= at < f.span[1]]
         variables = find_assignments(launch.source.masked, spans, at)
-        conditions = conditions_of(launch.source.masked, at)
+        conditions = launch.conditions if not depth else conditions_of(launch.source.masked, at)
         if not around:
             yield (Frame((0, at), line, variables, {}, conditions),)
             return

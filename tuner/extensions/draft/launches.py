@@ -332,8 +332,8 @@ def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, 
         factors = re.findall(r"\w+", IDENTIFIER.sub(lambda m: constants.get(m[0], m[0]), text))
         own = [origins[name] for name in factors if name in origins]
         plain = [factor for factor in factors if factor.isdigit()]
-        if own and len(own) + len(plain) == len(factors):
-            size = prod(c.default for c in own if isinstance(c.default, int))
+        size = prod(c.default for c in own if isinstance(c.default, int))
+        if size > 1 and len(own) + len(plain) == len(factors):
             text = " * ".join([*(c.name for c in own), *plain])
             found[size * prod(map(int, plain))] = text if len(factors) == 1 else f"({text})"
     return found
@@ -403,8 +403,8 @@ def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) 
     literals = {
         choice.default: choice.name
         for choice in sized
-        if (choice.is_block or choice.axis == axis) and choice.default
-        if isinstance(choice.default, int)
+        if (choice.is_block or choice.axis == axis) and choice.default != 1
+        if isinstance(choice.default, int) and choice.default
     }
     # and one that equals what a thread does is what a thread does
     for choice in choices:

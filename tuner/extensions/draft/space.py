@@ -278,9 +278,12 @@ def _constraints(
         constraints.append(f"{' * '.join(factors)} <= {MAX_THREADS}")
     constraints += [f"{axes.names[c.name]} == {c.number}" for c in axes.fixed.values()]
     # the source launches no block for what is left of a division
-    whole = (re.fullmatch(r"(\w+) // (\w+)", extent) for extent in tuned.grid or ())
-    named = {choice.name for choice in choices}
-    constraints += [f"{m[1]} % {m[2]} == 0" for m in whole if m is not None and m[2] in named]
+    divided = re.compile(r"(?:ceil_div\()?(\w+) // ([\w/ ]+?)(?:, [\w *]+\))?")
+    for match in filter(None, map(divided.fullmatch, tuned.grid or ())):
+        parts = match[2].split(" // ")
+        if {*parts} & {choice.name for choice in choices}:
+            by = f"({' * '.join(parts)})" if len(parts) > 1 else parts[0]
+            constraints.append(f"{match[1]} % {by} == 0")
     return list(dict.fromkeys(constraints))
 
 

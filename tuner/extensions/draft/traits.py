@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tuner.source.facts import KernelFunction, Span
 from tuner.source.syntax import closing, fold, split_list
@@ -13,6 +14,10 @@ _TYPE = re.compile(r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?([^;]+);")
 _NUMBER = re.compile(
     r"\bstatic\s+(?:constexpr\s+(?:const\s+)?|const\s+)(?:unsigned\s+)?[\w:]+\s+(\w+)\s*=\s*([^;]+);"
 )
+_FUNCTION = re.compile(
+    r"\bstatic\s+constexpr\s+[\w:]+\s+(\w+)\s*\(\s*\)[^;{}]*\{\s*return\s+([^;]+);\s*\}"
+)
+_LONGEST_LIST = 2000
 _TEMPLATE = re.compile(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", re.DOTALL)
 
 
@@ -20,19 +25,20 @@ _TEMPLATE = re.compile(r"(?:\w+\s*::\s*)*(\w+)\s*<(.*)>", re.DOTALL)
 class Traits:
     """Types by the names that the kernel has for them, and numbers by their bare names.
 
-    `places` are where a number is set to what the template argument says, and nothing else uses it.
+    `places` are where the class has what the template argument says, for numbers that are set to
+    it. A function without parameters is a number by a name with parentheses, `tile()`.
     """
 
     types: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
-    places: Mapping[str, Span] = field(default_factory=dict)
+    places: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
 
 
 def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) -> Traits:
     """Read the classes among the template arguments of an instance of a kernel."""
     types: dict[str, str] = {}
     numbers: dict[str, str] = {}
-    places: dict[str, Span] = {}
+    places: dict[str, tuple[Span, ...]] = {}
     for parameter, text in zip(kernel.template, instance, strict=False):
         if parameter.is_type:
             own = members_of(masked, text)
@@ -57,7 +63,7 @@ def members_of(masked: str, c_type: str) -> Traits:
     known = dict(zip(names, passed, strict=False))
     types: dict[str, str] = {}
     numbers: dict[str, str] = {}
-    places: dict[str, Span] = {}
+    places: dict[str, tuple[Span, ...]] = {}
     for name, stated in _TYPE.findall(body):
         known[name] = types[name] = _substitute(stated, known)
     for member in _NUMBER.finditer(body):
@@ -66,19 +72,27 @@ def members_of(masked: str, c_type: str) -> Traits:
         for name, stated in (piece.split("=", 1) for piece, _ in pieces if "=" in piece):
             known[name.strip()] = numbers[name.strip()] = _substitute(stated, known)
         stated = member[2].strip()
-        if stated in names and len(re.findall(rf"\b{stated}\b", body)) == 1:
-            places[member[1]] = (start + member.start(2), start + member.end(2))
+        if stated in names:
+            used = re.finditer(rf"(?<![\w.:]){stated}\b", body)
+            places[member[1]] = tuple((start + m.start(), start + m.end()) for m in used)
+            # what is computed from it follows the member
+            known[stated] = member[1]
+    for function in _FUNCTION.finditer(body):
+        numbers[f"{function[1]}()"] = _substitute(function[2], known | {n: n for n in numbers})
     return Traits(types, numbers, places)
 
 
+# a launch asks for the same few classes again and again
+@lru_cache(maxsize=64)
 def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
-    head = rf"(?:\btemplate\s*<([^{{}};]*)>\s*)?\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
-    match = re.search(head, masked)
+    match = re.search(rf"\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)", masked)
     end = closing(masked, match.end()) if match is not None else None
     if match is None or end is None:
         return None
-    declared = (piece.partition("=")[0] for piece, _ in split_list(match[1] or "", angles=True))
-    names = [fold(piece).split()[-1] for piece in declared]
+    before = masked[max(0, match.start() - _LONGEST_LIST) : match.start()]
+    listed = re.search(r"\btemplate\s*<([^{};]*)>\s*$", before)
+    pieces = split_list(listed[1], angles=True) if listed is not None else []
+    names = [fold(piece.partition("=")[0]).split()[-1] for piece, _ in pieces]
     return names, masked[match.end() : end], match.end()
 
 

@@ -91,6 +91,9 @@ class _UnlaunchedReading:
 
     def block(self) -> tuple[str, ...]:
         extents = max(self.count("threadIdx"), self.count("blockDim"), 1)
+        named = [self.extent(axis) for axis in "xyz"[:extents]]
+        if all(named):
+            return tuple(named)
         tile = _TILE.search(self.body)
         if extents == 1:
             return (self.threads(),)
@@ -99,6 +102,14 @@ class _UnlaunchedReading:
             is_padded = rows is not None and columns == rows + 1
             return (tile[1] if is_padded else tile[2], tile[1])
         return _ROW if extents == 2 else _CUBE
+
+    def extent(self, axis: str) -> str:
+        # `block_size_x`, `BLOCK_Y`, by which the kernel goes on from block to block
+        own = re.compile(rf"(?:BLOCK|CTA|THREADS?)_?(?:SIZE|DIM)?_?{axis}", re.IGNORECASE)
+        used = rf"{_USED.format('blockIdx', axis)}\s*\*\s*[\w* ]*"
+        found = {name for name in self.constants if own.fullmatch(re.sub(r"^k(?=[A-Z])", "", name))}
+        steps = (name for name in sorted(found) if re.search(rf"{used}\b{name}\b", self.text))
+        return next(steps, "")
 
     def known_extents(self) -> frozenset[str]:
         return self.constants | {text for text in re.findall(r"\d+", self.body) if int(text) <= 33}
@@ -136,9 +147,10 @@ class _UnlaunchedReading:
     def factor(self, place: int) -> str:
         axis = "xyz"[place]
         used = _USED.format("blockIdx", axis)
-        product = rf"{used}\s*\*\s*([\w.]+)|([\w.]+)\s*\*\s*{used}"
+        product = rf"{used}\s*\*\s*([\w.]+(?:\s*\*\s*\w+)*)|([\w.]+)\s*\*\s*{used}"
         found = {match[1] or match[2] for match in re.finditer(product, self.body)}
-        return found.pop() if len(found) == 1 else ""
+        factor = found.pop() if len(found) == 1 else ""
+        return f"({factor})" if "*" in factor else factor
 
     def blocks(self, place: int, block: tuple[str, ...]) -> str:
         if not self.uses("blockIdx", place):

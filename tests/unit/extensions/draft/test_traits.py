@@ -16,9 +16,10 @@ def test_its_types_and_numbers_are_those_of_the_launch() -> None:
     assert "block: [128]" in made.space_yaml
 
 
-def test_its_block_is_a_parameter_where_only_one_member_uses_it() -> None:
+def test_its_block_is_a_parameter_in_all_that_is_computed_from_it() -> None:
     made = draft(parse_source(TRAITS, Path("k.cu")))
     assert "kThreads = @{ threads }@;" in made.template
     assert "block: [threads]" in made.space_yaml
     other = TRAITS.replace("kThreads_;", "kThreads_;\n  static constexpr int kTwo = 2 * kThreads_;")
-    assert "@{ threads }@" not in draft(parse_source(other, Path("k.cu"))).template
+    made = draft(parse_source(other, Path("k.cu")))
+    assert "kTwo = 2 * @{ threads }@;" in made.template

@@ -18,6 +18,7 @@ _TYPED = re.compile(r"(?:\.|->)\s*(?:template\s+)?\w*(?:ptr|PTR|data|DATA)\w*\s*
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|typename|struct|__restrict__|__restrict)\b")
 _INSTANTIATION = re.compile(r"(?:extern\s+)?template\b(?!\s*<)")
 _MAX_HOPS = 6
+_LONGEST_TYPE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,12 @@ class Calls:
             rf"(?<![\w.>])((?:const\s+)?{_TYPE}(?:\s+const)?[\s*&]*?[\s*&])"
             rf"(?:__restrict__\s+)?{name}\s*(?=[=;({{,\[])"
         )
-        for match in declared.finditer(self.masked, start, at):
+        named = re.compile(rf"(?<![\w.>]){name}\s*[=;({{,\[]")
+        windows = (
+            self.masked[max(start, match.start() - _LONGEST_TYPE) : match.end()]
+            for match in named.finditer(self.masked, start, at)
+        )
+        for match in filter(None, map(declared.search, windows)):
             found = CType.of(match[1])
             if found.base not in ("auto", "return", "else", "", "using"):
                 return found

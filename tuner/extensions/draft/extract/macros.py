@@ -28,8 +28,10 @@ _DEFINES = re.compile(r"\b(?:struct|class|constexpr|using)\b|\btemplate\b(?!\s*<
 _LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
 # a function template with its arguments, which may launch
 _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
-# `for (int i = blockIdx.x * ...)`, in a macro
-_LOOP = re.compile(r"\bfor\s*\([^;]*\bblockIdx\b")
+# `for (int i = blockIdx.x * ...)`, in a macro, or what it is handed by address: `FLOAT4(x[i]) = y`
+INLINE = re.compile(
+    r"\bfor\s*\([^;]*\bblockIdx\b|(?:\breinterpret_cast\s*<[^<>]*\*\s*>\s*\(|\*\s*\)\s*\(?)\s*&"
+)
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*\n", re.MULTILINE)
 
 
@@ -45,7 +47,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
     launching = _with_users(host, _LAUNCHES)
     leading = launching | _with_users(host, _LEADS)
-    loops = {name: macro for name, macro in macros.items() if _LOOP.search(macro.body)}
+    loops = {name: macro for name, macro in macros.items() if INLINE.search(macro.body)}
     found: list[SourceItem] = []
     for item in items:
         if item.kind == "macro" and DEFINE.match(item.code):
@@ -66,7 +68,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
 
 
 def _with_loops(kernel: SourceItem, loops: Mapping[str, Macro]) -> SourceItem:
-    # a loop over the grid is written out: how far it runs says how large arrays are
+    # how far a loop over the grid runs says how large arrays are, an address what is written
     names = re.compile(rf"\b({'|'.join(map(re.escape, loops))})\s*(?=\()")
     for match in reversed([*names.finditer(kernel.code)]):
         arguments, end = listed(kernel.code, match.end())

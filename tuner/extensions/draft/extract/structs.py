@@ -34,11 +34,25 @@ _MOST_ELEMENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class StructMember:
-    """One parameter for a member; `of` is the array's name where it is an element of one."""
+    """One parameter for a member; `path` is how code spells an element, or a member's member.
+
+    `of` is the name that such a one has in the class that declares it.
+    """
 
     c_type: str
     name: str
     of: str = ""
+    path: str = ""
+
+    def inside(self, name: str, path: str) -> StructMember:
+        """Give it as a part of the member `name`."""
+        own = f"{path}.{self.path or self.name}"
+        return StructMember(self.c_type, f"{name}_{self.name}", self.of or self.name, own)
+
+    @property
+    def spelled(self) -> str:
+        """A pattern for how code spells it, after the struct's name."""
+        return r"\s*".join(map(re.escape, re.findall(r"\w+|\W", self.path))) + r"(?!\w)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +212,18 @@ def _rewrite_kernel(
     """Put the members into the list, and their names into the body where nothing else is used."""
     kernel = _rename_locals(kernel, span[1], {name: f"{name}_" for name in renamed})
     names = "|".join(member.name for member in found.members)
-    member = rf"(?<![\w.>]){found.parameter}\s*\.\s*(?=(?:{names})\b)"
-    body = kernel.code[span[1] :]
-    whole = re.search(rf"(?<![\w.>]){found.parameter}\b", re.sub(member, "", body)) is not None
+    owner = rf"(?<![\w.>]){found.parameter}\s*\.\s*"
+    forms = {rf"{owner}{one.spelled}": one.name for one in found.members if one.path}
+    forms[rf"{owner}(?=(?:{names})\b)"] = ""
+    places = [
+        (match.span(), new)
+        for form, new in forms.items()
+        for match in re.compile(form).finditer(kernel.code, span[1])
+    ]
+    all_of = re.findall(rf"(?<![\w.>]){found.parameter}\b", kernel.code[span[1] :])
+    whole = len(all_of) > len(places)
     if not whole:
-        own = re.compile(member).finditer(kernel.code, span[1])
-        kernel = kernel.with_edits((m.span(), "") for m in own)
+        kernel = kernel.with_edits(sorted(places))
     start, end = span
     brace = kernel.code.index("{", end)
     gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
@@ -282,11 +302,18 @@ def _members(
                 return ()
             first = first or kind.strip()
             c_type, count = _spell_type(kind.strip(), own), int(match[3] or 1)
-            if count > _MOST_ELEMENTS or (match[3] and "*" in c_type):
+            if count > _MOST_ELEMENTS:
                 return ()
-            # `float v[2]` is two numbers, which braces take one by one
-            elements = [StructMember(c_type, f"{match[2]}_{n}", match[2]) for n in range(count)]
-            found += elements if match[3] else [StructMember(c_type, match[2])]
+            # `float v[2]` is two numbers, and `Sizes of` its members: braces take them one by one
+            parts = [(f"{match[2]}_{n}", f"{match[2]}[{n}]") for n in range(count)]
+            nested = re.fullmatch(r"(?:const )?(?:\w+::)*(\w+)\s*(<.*>)?(?: const)?", c_type)
+            of = structs.get(nested[1]) if nested else None
+            passed = listed(nested[2], 0)[0] if nested and nested[2] else ()
+            inner = _members(of, structs, passed) if of is not None else ()
+            for name, path in parts if match[3] else [(match[2], match[2])]:
+                found += [one.inside(name, path) for one in inner] or [
+                    StructMember(c_type, name, *((match[2], path) if match[3] else ()))
+                ]
     return tuple(found)
 
 
@@ -377,6 +404,9 @@ def arguments_of(site_text: str, found: Opened) -> list[str]:
     inside = re.search(r"\{(.*)\}\s*\)*$", site_text, re.DOTALL)
     inside = inside or re.search(built, site_text.strip(), re.DOTALL)
     pieces = [fold(piece) for piece, _ in split_list(inside[1])] if inside else []
+    if inside and pieces and len(pieces) < len(found.members):
+        # braces within
+        pieces = [fold(piece) for piece, _ in split_list(re.sub(r"[{}]", " ", inside[1]))]
     named = {
         match[1]: match[2].strip()
         for piece in pieces
@@ -386,4 +416,4 @@ def arguments_of(site_text: str, found: Opened) -> list[str]:
         pairs = zip(found.members, pieces, strict=True)
         return [piece for member, piece in pairs if member.name not in found.unused]
     owner = site_text.strip() if re.fullmatch(r"\w+", site_text.strip()) else found.parameter
-    return [named.get(member.name, f"{owner}.{member.name}") for member in found.given]
+    return [named.get(one.name, f"{owner}.{one.path or one.name}") for one in found.given]

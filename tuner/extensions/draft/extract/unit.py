@@ -127,12 +127,15 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     """List what stands for names of a framework that `items` or `names` use and do not define."""
     own = {name for item in items for name in item.names if item.kind != "directive"}
     code = "\n".join([*(item.code for item in items), *names])
+    words = {*IDENTIFIER.findall(code)}
     inside = {part for item in items for scope in item.namespace for part in scope.split("::")}
     inside |= {m[1] for m in re.finditer(r"\busing\s+namespace\s+(?:\w+\s*::\s*)*(\w+)", code)}
 
     homes = {(name, "::".join(item.namespace)) for item in items for name in item.names}
 
     def is_used(item: SourceItem) -> bool:
+        if words.isdisjoint(item.names):
+            return False
         if any((name, "::".join(item.namespace)) in homes for name in item.names):
             return False
         scope = "".join(item.namespace).rpartition("::")[2]

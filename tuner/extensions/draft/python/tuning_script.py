@@ -1,34 +1,91 @@
-"""The parameters that a script of Kernel Tuner beside a source gives it; nothing of it is run."""
+"""What a script of Kernel Tuner beside a source says of its parameters; nothing of it is run."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from tuner.extensions.draft.python.literals import Literals, bindings
-from tuner.model.expressions import Value
+from tuner.model.errors import ExpressionError
+from tuner.model.expressions import Expression, Value
 from tuner.process.files import read_text
 
 _TUNES = re.compile(r"\b(?:tune_kernel|run_kernel)\b")
 _NAMED = "tune_params"
 _MOST_FILES = 40
 _MOST_BYTES = 1 << 20
+_MOST_TRIED = 10_000
 
 
-def read_tuning_script(source: Path) -> dict[str, tuple[Value, ...]]:
-    """Map the names in `tune_params` to the values there, of a script that names the source."""
+# what Kernel Tuner divides a size by where nothing is said, and the block's extents
+EXTENTS = tuple(f"block_size_{axis}" for axis in "xyz")
+_DIVISORS = tuple(f"grid_div_{axis}" for axis in "xyz")
+
+
+@dataclass(frozen=True, slots=True)
+class TuningScript:
+    """The values of `tune_params`, what they have to keep to, and what each extent of the grid
+    divides a size by, as a product; None where the script does not say it in texts.
+    """
+
+    values: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    restrictions: tuple[str, ...] = ()
+    divisors: tuple[str | None, ...] = ()
+
+    def first_allowed(self, names: Sequence[str]) -> dict[str, Value]:
+        """Give the first values of some parameters that keep to the restrictions of them alone."""
+        asked = []
+        for text in self.restrictions:
+            with suppress(ExpressionError):
+                asked.append(Expression.parse(text))
+        asked = [one for one in asked if one.names <= {*names}]
+        configs = (
+            dict(zip(names, values, strict=True))
+            for values in islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
+        )
+        allowed = (one for one in configs if all(text.evaluate(one) for text in asked))
+        return next(allowed, {name: self.values[name][0] for name in names})
+
+
+NO_SCRIPT = TuningScript()
+
+
+def read_tuning_script(source: Path) -> TuningScript:
+    """Read the script beside a source that names it and tunes a kernel."""
     for path in sorted(source.parent.glob("*.py"))[:_MOST_FILES]:
         try:
             text = read_text(path) if path.stat().st_size <= _MOST_BYTES else ""
             tree = ast.parse(text) if _TUNES.search(text) and source.name in text else None
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
-        if tree is not None and (found := dict(_parameters(tree))):
-            return found
-    return {}
+        if tree is not None and (values := dict(_parameters(tree))):
+            return TuningScript(values, *_asked(tree, values))
+    return NO_SCRIPT
+
+
+def _asked(
+    tree: ast.Module, values: Mapping[str, object]
+) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    literals, calls = (
+        Literals(tree),
+        (node for node in ast.walk(tree) if isinstance(node, ast.Call)),
+    )
+    given = [{one.arg: literals.try_evaluate(one.value) for one in call.keywords} for call in calls]
+    named = next((one for one in given if one.keys() & {"restrictions", *_DIVISORS}), {})
+    restrictions = named.get("restrictions")
+    texts = restrictions if isinstance(restrictions, list) else [restrictions]
+    divisors: list[str | None] = []
+    for key, extent in zip(_DIVISORS, EXTENTS, strict=True):
+        by = named.get(key, [extent] if key not in named and extent in values else None)
+        is_said = isinstance(by, list) and all(isinstance(one, str) for one in by)
+        divisors.append(" * ".join(by or ["1"]) if is_said else None)
+    return tuple(text for text in texts if isinstance(text, str)), tuple(divisors)
 
 
 def _parameters(tree: ast.Module) -> Iterator[tuple[str, tuple[Value, ...]]]:

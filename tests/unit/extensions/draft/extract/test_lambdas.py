@@ -59,7 +59,7 @@ void run(float* y, const float* x, Corners by, int n) { shift<<<1, 128>>>(y, x, 
     made = written(tmp_path, source)
     declared = [p.declaration for p in made.source.kernel("shift").parameters]
     assert declared == ["float* y", "const float* x", "float at_0", "float at_1", "int n"]
-    assert "by{at_0, at_1};" in made.unit
+    assert "y[i] = x[i] * at_0 + at_1;" in made.unit
 
 
 def test_a_pack_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_whole_numbers_of_tune_params_are_read(
     script: str, found: dict[str, tuple[int, ...]], tmp_path: Path
 ) -> None:
     (tmp_path / "tune_k.py").write_text(script)
-    assert read_tuning_script(tmp_path / "k.cu") == found
+    assert read_tuning_script(tmp_path / "k.cu").values == found
 
 
 def test_only_what_nothing_in_the_source_declares_becomes_a_macro(tmp_path: Path) -> None:
