@@ -15,14 +15,13 @@ from tuner.extensions.draft.host_code import Allocation, allocations_in
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
-from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import bare, find_assignments
-from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
+from tuner.source.accesses import bare
+from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.syntax import number
 
@@ -68,7 +67,7 @@ class Arrays:
         self.tunable = {choice.name for choice in choices}
         self.reaches: dict[str, list[Access]] = {}
         self.own = own_arrays(launch.source, launch.kernel)
-        for reach in accesses_of(launch.source, launch.kernel, self.types, self.own):
+        for reach in launch.accesses(self.own):
             self.reaches.setdefault(reach.array, []).append(reach)
         arrays = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
         dtypes = {p.name: dtype_of(p.c_type, self.types) or "" for p in arrays}
@@ -342,23 +341,18 @@ class Arrays:
         return None if not shape or named & self.tunable else shape
 
     def site(self, reach: Access) -> IndexSite:
-        body, masked = (self.launch.kernel.body,), self.launch.source.masked
-        variables = find_assignments(masked, body, reach.at, reach.loop_end)
-        known = {name: self.without_flat(value.text) for name, value in variables.items()}
-        tuned = frozenset(self.tunable)
-        names = self.tables, self.lasts
-        text = masked[slice(*self.launch.kernel.body)]
+        known, text = self.launch.values_at(reach.at, reach.loop_end), self.launch.body
+        if flat := "xyz"[len(self.block) :] if self.block else "":
+            # a block of one row has threadIdx.y of 0
+            size, at = rf"blockDim\.[{flat}]", rf"threadIdx\.[{flat}]"
+            gone = rf"\s*\*\s*{size}|\b{size}\s*\*\s*", rf"\s*\+\s*{at}|\b{at}\s*\+\s*"
+            for one in gone:
+                known = {name: re.sub(one, "", value) for name, value in known.items()}
         steps = {name: by for name, by in _STEP.findall(text) if text.count(f"{name} +=") == 1}
-        place = self.scope, self.grid, self.block, reach.bounds, known, tuned
-        return IndexSite(*place, *names, steps)
-
-    def without_flat(self, text: str) -> str:
-        # a block of one row has threadIdx.y of 0
-        flat = "xyz"[len(self.block) :] if self.block else ""
-        if not flat:
-            return text
-        text = re.sub(rf"\s*\*\s*blockDim\.[{flat}]|\bblockDim\.[{flat}]\s*\*\s*", "", text)
-        return re.sub(rf"\s*\+\s*threadIdx\.[{flat}]|\bthreadIdx\.[{flat}]\s*\+\s*", "", text)
+        return IndexSite(
+            self.scope, self.grid, self.block, reach.bounds, known, frozenset(self.tunable),
+            self.tables, self.lasts, steps,
+        )  # fmt: skip
 
     def allocation_shape(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
@@ -434,7 +428,7 @@ def zeroed_line(host: Host, text: str) -> int | None:
         frame, text = host.path[level], pointer_text(text)
         zeroed = re.compile(_ZEROED.format(re.escape(text)))
         if match := zeroed.search(host.source.masked, *frame.span):
-            return LineIndex(host.source.masked).at(match.start())
+            return host.source.line_at(match.start())
         if (before := host.before(text, level)) is None:
             return None
         text, level = before

@@ -348,9 +348,7 @@ def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, T
     for choice in choices:
         if choice.origin is None or type(choice.default) is not int:
             continue
-        for match in re.finditer(
-            _ROW.format(choice.origin), launch.source.masked[slice(*launch.kernel.body)]
-        ):
+        for match in re.finditer(_ROW.format(choice.origin), launch.body):
             axis = "xyz".index(match[1] or match[2])
             if launch.block[axis : axis + 1] == (choice.default,):
                 found[axis] = choice

@@ -132,8 +132,8 @@ def why_meant(
     if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
         return _HARDWARE
     # `pack_t<T, kVec> v;`: a class that moves so many, whatever it is made of
-    body = launch.source.masked[slice(*launch.kernel.body)]
-    moved = body if re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", body) else text
+    is_class = re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", launch.body)
+    moved = launch.body if is_class else text
     if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(moved):
         return OTHER_WIDTH
     if isinstance(value, bool) or any(

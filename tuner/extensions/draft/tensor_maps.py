@@ -13,7 +13,7 @@ from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import translate
 from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.tensor_maps import DATA_TYPES, SWIZZLES
-from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, LineIndex
+from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter
 from tuner.source.syntax import closing, split_list
 from tuner.space.blanks import BLANK, MARK
 
@@ -144,8 +144,8 @@ def _read_map(
             re.search(r"_(?:L2_)?(\d+)B$", given[place]) for place in (_SWIZZLE, _PROMOTION)
         )
         wide = swizzle[1] if swizzle and int(swizzle[1]) in SWIZZLES else "0"
-        body = masked[slice(*launch.kernel.body)]
-        used = [line for line in body.splitlines() if re.search(rf"\b{parameter.name}\b", line)]
+        name = re.compile(rf"\b{parameter.name}\b")
+        used = [line for line in launch.body.splitlines() if name.search(line)]
         if names and sizes and len(sizes) == len(box):
             return DraftMap(
                 parameter,
@@ -156,7 +156,7 @@ def _read_map(
                 swizzle=wide,
                 l2_promotion=promotion[1] if promotion else "0",
                 stored=any(_STORES.search(line) for line in used),
-                line=LineIndex(masked).at(at),
+                line=launch.source.line_at(at),
             )
     return DraftMap(parameter)
 
