@@ -205,7 +205,7 @@ class SourceFile:
             if span in seen:
                 continue
             seen[span] = None
-            for name in set(IDENTIFIER.findall(self.masked, *span)):
+            for name in dict.fromkeys(IDENTIFIER.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
 

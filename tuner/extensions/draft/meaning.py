@@ -127,7 +127,8 @@ def why_meant(
 ) -> str | None:
     """Say why a number may be one of the problem: a flag, a rank, so many of something."""
     called = [snake_case(name).upper() for name in names]
-    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
+    # a macro ends at its line, whatever is joined to it
+    text = ";\n".join(launch.source.masked[start:end] for start, end in reached)
     is_row = value == WARP and _EXCHANGED.search(text) is not None
     if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
         return _HARDWARE

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.source import PythonKernel, all_arguments
 
 _READS = ("load", "gather")
@@ -83,11 +84,9 @@ class _AccessReading:
         self.calls = [node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)]
         self.defined: dict[str, list[ast.expr]] = {}
         for node in ast.walk(kernel.node):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        self.defined.setdefault(target.id, []).append(node.value)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            for name, value in bindings(node):
+                self.defined.setdefault(name, []).append(value)
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                 self.defined.setdefault(f"+{node.target.id}", []).append(node.value)
 
     def base(self, node: ast.expr, depth: int = 0) -> str | None:

@@ -137,17 +137,13 @@ class _Arguments:
         drafted = tuple(self._argument(name, dtypes[name], name in outputs) for name in names)
         axes = {name: name for name in self.shapes.axes}
         found = Inference(Axes(axes), drafted, tuple(self._workloads([*axes])))
-        return HandedArgument(found, scalars, outputs, tuple(self._notes()))
-
-    def _notes(self) -> Iterator[str]:
-        defaults = defaults_of(self.host)
         optional = [
-            one.arg
-            for one in all_arguments(self.host)
-            if isinstance(d := defaults.get(one.arg), ast.Constant) and d.value is None
+            name
+            for name, default in defaults_of(self.host).items()
+            if isinstance(default, ast.Constant) and default.value is None
         ]
-        if optional:
-            yield f"{', '.join(optional)}: None, as the launcher has it where nobody says"
+        note = f"{', '.join(optional)}: None, as the launcher has it where nobody says"
+        return HandedArgument(found, scalars, outputs, (note,) if optional else ())
 
     def _scalars(self) -> tuple[ScalarArgument, ...]:
         defaults = defaults_of(self.host)
@@ -338,20 +334,8 @@ class _Arguments:
         scopes: list[tuple[ast.AST, dict[str, ast.expr]]] = []
         for node in (self.source.tree, *ast.walk(self.source.tree)):
             if isinstance(node, ast.Module | ast.FunctionDef) and node is not self.host:
-                bound: dict[str, ast.expr] = {}
-                for one in statements(node.body):
-                    match one:
-                        case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                            bound[name] = value
-                        case ast.Assign(
-                            targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)
-                        ):
-                            bound |= {
-                                n.id: v
-                                for n, v in zip(names, values, strict=False)
-                                if isinstance(n, ast.Name)
-                            }
-                scopes.append((node, bound))
+                pairs = (pair for one in statements(node.body) for pair in bindings(one))
+                scopes.append((node, dict(pairs)))
         called = {self.host.name}
         if self.host.name == "forward":  # of autograd's functions
             applied = (pair for node in self.source.tree.body for pair in bindings(node))

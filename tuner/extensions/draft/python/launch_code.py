@@ -186,8 +186,7 @@ class _Rewriting(ast.NodeTransformer):
     def _values_of(self, name: str) -> Iterator[ast.expr]:
         """Yield what a local is set to, or returns."""
         for node in ast.walk(self.host):
-            if isinstance(node, ast.stmt):
-                yield from (value for target, value in bindings(node) if target == name)
+            yield from (value for target, value in bindings(node) if target == name)
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 returns = (one for one in ast.walk(node) if isinstance(one, ast.Return))
                 yield from (one.value for one in returns if one.value is not None)

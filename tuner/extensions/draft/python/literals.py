@@ -175,8 +175,12 @@ class Literals:
             case ast.List() | ast.Tuple() | ast.Set():
                 items = [*self._items(node.elts, names)]
                 return tuple(items) if isinstance(node, ast.Tuple) else items
-            case ast.Dict():
-                return self._dict(node, names)
+            case ast.Dict(keys=keys, values=values):
+                found: dict[Any, Any] = {}
+                for key, value in zip(keys, values, strict=True):
+                    made = self.value(value, names)
+                    found |= made if key is None else {self.value(key, names): made}
+                return found
             case ast.BinOp(left=left, op=op, right=right):
                 pair = self.value(left, names), self.value(right, names)
                 _require_small(op, *pair, node)
@@ -214,13 +218,6 @@ class Literals:
                 yield from self.value(one.value, names)
             else:
                 yield self.value(one, names)
-
-    def _dict(self, node: ast.Dict, names: Mapping[str, object]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            made = self.value(value, names)
-            found |= made if key is None else {self.value(key, names): made}
-        return found
 
     def _compare(self, node: ast.Compare, names: Mapping[str, object]) -> bool:
         left = self.value(node.left, names)
@@ -328,7 +325,7 @@ class Literals:
             raise UnreadableError(statement)
 
 
-def bindings(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """List the names that a statement gives a value of its own, with the values."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
         yield node.target.id, node.value
