@@ -21,6 +21,11 @@ _NESTS = (
     "preproc_else",
     "preproc_elif",
 )
+# who tells the CPU or NVRTC from the rest has decided what each of them sees
+_DECIDED = (
+    b"#ifdef__CUDA_ON_HOST__", b"#ifndef__CUDA_ON_HOST__",
+    b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)",
+)  # fmt: skip
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
 _NAMES = ("alias_declaration", "using_declaration", "namespace_alias_definition", "type_definition")
 _DEVICE = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
@@ -91,15 +96,8 @@ def _items(node: Node) -> Iterator[Node]:
     for child in node.named_children:
         if child.type not in _NESTS:
             yield child
-        elif not (child.type.startswith("preproc_if") and _hides_from_nvrtc(child)):
+        elif (child.text or b"").split(b"\n", 1)[0].replace(b" ", b"") not in _DECIDED:
             yield from _items(child)
-
-
-def _hides_from_nvrtc(node: Node) -> bool:
-    first = (node.text or b"").split(b"\n", 1)[0].replace(b" ", b"")
-    # who tells the CPU from a GPU has decided what either of them sees
-    chosen = first in (b"#ifdef__CUDA_ON_HOST__", b"#ifndef__CUDA_ON_HOST__")
-    return chosen or first in (b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)")
 
 
 def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:

@@ -82,13 +82,7 @@ def conditions_kept(
             yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
     yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
     yield from _tile_products(choices, tuned)
-    yield from _whole_widths(launch, scope, choices)
-
-
-def _whole_widths(
-    launch: HostLaunch, scope: Scope, choices: Sequence[TunableConstant]
-) -> Iterator[str]:
-    """Yield that a size is so many times what a thread takes of it at once, unguarded."""
+    # a size is so many times what a thread takes of it at once, unguarded
     for choice in choices:
         for place, limit in taken_at_once(launch.body, choice.origin or ""):
             guarded = place and re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", launch.body)

@@ -487,7 +487,14 @@ class Host:
         if depth > _MAX_DEPTH:
             return None
         if IDENTIFIER.fullmatch(text):
-            return self._number_of(text, level, depth + 1)
+            if (before := self.before(text, level)) is not None:
+                variable = self.path[level].variables.get(text)
+                at = None if variable is None else self.source.line_at(variable.at)
+                return self.number(*before, at, depth + 1)
+            constants = [c for c in self.source.constants if c.name == text]
+            if len(constants) != 1:
+                return None
+            return self.number(constants[0].value, level, constants[0].line, depth + 1)
         source, node = parse_expression(text) or ("", None)
         if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
             stated = self._insert_numbers(text, level, line, depth + 1)
@@ -521,18 +528,6 @@ class Host:
             for level, frame in enumerate(self.path)
             for one in frame.conditions
         )
-
-    def _number_of(self, name: str, level: int, depth: int) -> Number | None:
-        frame = self.path[level]
-        if name in frame.variables:
-            variable = frame.variables[name]
-            return self.number(variable.text, level, self.source.line_at(variable.at), depth)
-        if name in frame.passed and level + 1 < len(self.path):
-            return self.number(frame.passed[name], level + 1, None, depth)
-        constants = [c for c in self.source.constants if c.name == name]
-        if len(constants) == 1:
-            return self.number(constants[0].value, level, constants[0].line, depth)
-        return None
 
     def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
         # numbers in place of names; None where one is unknown

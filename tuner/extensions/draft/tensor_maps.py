@@ -26,10 +26,6 @@ _STORES = re.compile(r"store|global\.shared")
 _DTYPES = {name.upper(): name for name in (*DATA_TYPES,)}
 
 
-def is_map(parameter: KernelParameter) -> bool:
-    return parameter.c_type.lower().endswith("tensormap") and not parameter.pointers
-
-
 @dataclass(frozen=True, slots=True)
 class DraftMap:
     """A map as host code encodes it, innermost first as there; without `line` nothing is known.
@@ -111,7 +107,8 @@ def with_maps(
 def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
     """Take the maps that are a kernel's last parameters out of it, and find where they are made."""
     parameters = launch.kernel.parameters
-    count = next((n for n, p in enumerate(reversed(parameters)) if not is_map(p)), len(parameters))
+    are_maps = [p.c_type.lower().endswith("tensormap") and not p.pointers for p in parameters]
+    count = [*reversed(are_maps), False].index(False)
     if not count:
         return launch, ()
     passed = launch.passed

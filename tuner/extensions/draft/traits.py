@@ -48,10 +48,15 @@ def traits_of(masked: str, kernel: KernelFunction, instance: tuple[str, ...]) ->
 def members_of(masked: str, c_type: str) -> Traits:
     """Read a class, or one instance of a class template, such as `Pack<float>`."""
     match = _TEMPLATE.fullmatch(c_type.strip())
-    found = _class(masked, match[1] if match is not None else c_type.strip())
-    if found is None:
+    name = match[1] if match is not None else c_type.strip()
+    head = rf"(?:\btemplate\s*<([^{{}};]*)>\s*)?\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
+    found = re.search(head, masked)
+    end = closing(masked, found.end()) if found is not None else None
+    if found is None or end is None:
         return Traits()
-    names, body, start = found
+    declared = (piece.partition("=")[0] for piece, _ in split_list(found[1] or "", angles=True))
+    names = [fold(piece).split()[-1] for piece in declared]
+    start, body = found.end(), masked[found.end() : end]
     pieces = split_list(match[2], angles=True) if match is not None else []
     passed = [fold(piece) for piece, _ in pieces]
     known = dict(zip(names, passed, strict=False))
@@ -69,17 +74,6 @@ def members_of(masked: str, c_type: str) -> Traits:
         if stated in names and len(re.findall(rf"\b{stated}\b", body)) == 1:
             places[member[1]] = (start + member.start(2), start + member.end(2))
     return Traits(types, numbers, places)
-
-
-def _class(masked: str, name: str) -> tuple[list[str], str, int] | None:
-    head = rf"(?:\btemplate\s*<([^{{}};]*)>\s*)?\b(?:struct|class)\s+{name}\b[^;{{]*(?=\{{)"
-    match = re.search(head, masked)
-    end = closing(masked, match.end()) if match is not None else None
-    if match is None or end is None:
-        return None
-    declared = (piece.partition("=")[0] for piece, _ in split_list(match[1] or "", angles=True))
-    names = [fold(piece).split()[-1] for piece in declared]
-    return names, masked[match.end() : end], match.end()
 
 
 def _substitute(text: str, known: Mapping[str, str]) -> str:
