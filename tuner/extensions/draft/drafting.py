@@ -38,7 +38,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
 from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
-from tuner.source.facts import KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.facts import KernelFunction, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
@@ -83,9 +83,6 @@ class Draft:
     write_space: Callable[[Observed], str] = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
 
-    def with_observed(self, observed: Observed) -> Draft:
-        return replace(self, space_yaml=self.write_space(observed))
-
     @property
     def parameters(self) -> tuple[str, ...]:
         return tuple(self.default)
@@ -112,17 +109,13 @@ class Asked:
         """Take what a script beside a source has values for, the first where it has none."""
         script, text = read_tuning_script(path), source_text(path)
         given = {name.partition("=")[0] for name in self.defined}
-        used = (name for name in script if re.search(rf"\b{name}\b", text))
-        undeclared = (n for n in used if n not in given and not _declares(text, n))
+        used = [n for n in script if n not in given and re.search(rf"\b{n}\b", text)]
+        # but what a source has a macro, variable, constant or template parameter for
+        declared = (r"#[ \t]*define[ \t]+{0}\b|\b(?!(?:return|else|if|elif|case|sizeof)\b)\w+"
+                    r"[ \t]+{0}\s*[,;=>)\[]")  # fmt: skip
+        undeclared = (n for n in used if not re.search(declared.format(n), text))
         more = tuple(f"{name}={int(script[name][0])}" for name in undeclared)
         return replace(self, defined=(*self.defined, *more), script=script)
-
-
-def _declares(text: str, name: str) -> bool:
-    """Tell whether a source has a macro, variable, constant or template parameter of a name."""
-    word = r"(?!(?:return|else|if|elif|case|sizeof)\b)\w+"
-    declared = rf"#[ \t]*define[ \t]+{name}\b|\b{word}[ \t]+{name}\s*[,;=>)\[]"
-    return re.search(declared, text) is not None
 
 
 def draft(
@@ -253,12 +246,15 @@ def draft_source(
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
     kinds = ("macro", "alias", "constant") if _ELSE.search(source.masked) else ()
     defined = [one.name for one in source.definitions if one.kind in kinds]
-    if _takes_members(source, kernel) or len({*defined}) < len(defined):
+    # a space has a number a member of a `float4` or a struct that is passed by value
+    plain = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
+    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
+    members = [p for p in plain if p.c_type in structs or element_dtype(p.c_type, source.aliases)]
+    if members or len({*defined}) < len(defined):
         # which of the alternatives of an #if a build takes, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
-    lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):
-        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
+        require_body(kernel.name, path, source.line_at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
     drafted = _compiling(source, kernel.name, folder, asked, compiler(), stem=stem)
     names = (drafted.launched,) if drafted.launched is not None else ()
@@ -277,13 +273,6 @@ def draft_source(
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
     return write_draft(drafted, force=force)
-
-
-def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
-    """Say whether a `float4` or a struct is passed by value: a space has a number a member."""
-    numbers = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
-    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
-    return any(p.c_type in structs or element_dtype(p.c_type, source.aliases) for p in numbers)
 
 
 def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
@@ -408,7 +397,7 @@ def _draft_extraction(
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     kernel = unit.instances[0].kernel.name
     drafted = _compiling(unit.source, kernel, folder, asked, compiler, options)
-    first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
+    first = unit.unit.count("\n", 0, len(unit.unit) - 1) + 2
     drafted = replace(drafted, space_yaml=relocate_lines(drafted.space_yaml, unit.places, first))
     done = write_draft(drafted, force=force, unit={target: unit.unit})
     instance = unit.instances[0]
@@ -502,7 +491,7 @@ def _compiling(
     if asked.problem is not None:
         return drafted
     observed = observe(drafted.space_yaml, source.own_text) if asked.run else Observed()
-    return drafted.with_observed(observed)
+    return replace(drafted, space_yaml=drafted.write_space(observed))
 
 
 def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:

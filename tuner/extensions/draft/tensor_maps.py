@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, Evidence
@@ -112,19 +112,16 @@ def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
     if not count:
         return launch, ()
     passed = launch.passed
-    calls = [*_calls(launch.source.masked)]
-    mapped = parameters[len(parameters) - count :]
-    maps = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
-    kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
-    return replace(launch, kernel=kernel), maps
-
-
-def _calls(masked: str) -> Iterator[tuple[int, list[str]]]:
+    calls, masked = list[tuple[int, list[str]]](), launch.source.masked
     for match in _ENCODES.finditer(masked):
         end = closing(masked, match.end())
         pieces = split_list(masked[match.end() + 1 : end - 1]) if end else []
         if len(pieces) == _ARGUMENTS:
-            yield match.start(), [text for text, _ in pieces]
+            calls.append((match.start(), [text for text, _ in pieces]))
+    mapped = parameters[len(parameters) - count :]
+    maps = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
+    kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
+    return replace(launch, kernel=kernel), maps
 
 
 def _read_map(
