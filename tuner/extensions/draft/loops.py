@@ -428,7 +428,15 @@ class _Loops:
     def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
         masked, found = self.launch.source.masked, list[int]()
         for node in walk(self.body):
-            if node.type != "for_statement" or self.is_constant(node):
+            bounds = (
+                part(node, "initializer", "declarator", "value"),
+                part(node, "condition", "right"),
+            )
+            if node.type != "for_statement" or all(
+                # the compiler unrolls it all by itself
+                number(self.launch.value(self.text(bound))) is not None
+                for bound in bounds
+            ):
                 continue
             above = masked[: node.start_byte].rstrip()
             touches = any(node.start_byte <= a.at < node.end_byte for a in self.handed)
@@ -448,12 +456,6 @@ class _Loops:
         places = " and ".join(str(self.launch.source.line_at(at)) for at in found)
         note = f"the loop of line {places}; 0 leaves it to the compiler"
         yield TunableConstant(name, _UNROLLS, 0, note, tuple(edits), is_work=True)
-
-    def is_constant(self, loop: Node) -> bool:
-        # the compiler unrolls it all by itself
-        declared = part(loop, "initializer", "declarator", "value")
-        limit = part(loop, "condition", "right")
-        return all(number(self.launch.value(self.text(n))) is not None for n in (declared, limit))
 
 
 def _is_conditional(node: Node, body: Span) -> bool:

@@ -103,7 +103,14 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
     node = _argument(call, 0, "configs")
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
-    node, notes = _strip_filters(node)
+    notes = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "filter" and len(node.args) == 2:
+            kept, line = ast.unparse(node.args[0]), node.lineno
+            notes.append(f"filter({kept}, ...) (line {line}) is not applied: all are listed")
+        elif node.func.id != "list" or len(node.args) != 1:
+            break
+        node = node.args[-1]
     try:
         configs = source.literals.value(node)
     except UnreadableError as error:
@@ -117,7 +124,11 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
             f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
         )
         raise source.error(message, node.lineno, _REMEDY)
-    said = [_choices(one) for one in made]
+    said = []
+    for one in made:
+        given = {**dict(zip(_ORDER, one.arguments, strict=False)), **one.keywords}
+        options = {name: given[name] for name in _ORDER[1:5] if given.get(name) is not None}
+        said.append({**(given.get("kwargs") or {}), **options})
     names = list(dict.fromkeys(name for one in said for name in one))
     own = {name: source.literals.try_evaluate(node) for name, node in kernel.constexprs.items()}
     implied = {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
@@ -169,13 +180,6 @@ def _choose_suggestions(
     return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
 
 
-def _choices(made: Made) -> dict[str, Value]:
-    said = {**dict(zip(_ORDER, made.arguments, strict=False)), **made.keywords}
-    own = said.pop("kwargs", None) or {}
-    options = {name: said[name] for name in _ORDER[1:5] if said.get(name) is not None}
-    return {**own, **options}
-
-
 def _make_tunable(name: str, values: Sequence[Value], line: int, least: int) -> Tunable:
     distinct = tuple(dict.fromkeys(values))
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in distinct)
@@ -216,20 +220,6 @@ def _ignored_keywords(call: ast.Call) -> Iterator[str]:
             )
         elif keyword.arg in ("pre_hook", "post_hook"):
             yield f"{keyword.arg} of triton.autotune (line {line}) is ignored"
-
-
-def _strip_filters(node: ast.expr) -> tuple[ast.expr, list[str]]:
-    notes = []
-    while True:
-        match node:
-            case ast.Call(func=ast.Name(id="filter"), args=[test, inner]):
-                kept, line = ast.unparse(test), node.lineno
-                notes.append(f"filter({kept}, ...) (line {line}) is not applied: all are listed")
-                node = inner
-            case ast.Call(func=ast.Name(id="list"), args=[inner]):
-                node = inner
-            case _:
-                return node, notes
 
 
 def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
