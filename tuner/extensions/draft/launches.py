@@ -193,9 +193,12 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         if choice.origin == text.rpartition("::")[2] and number(value) == choice.default
         if "::" in text
     }
-    if any(choice.is_block and choice.default == 0 for choice in choices):
-        rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
-        stated |= _replaced_block(launch, axes, rest, next(c for c in choices if c not in rest))
+    rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
+    if off := next((choice.name for choice in choices if choice not in rest), ""):
+        # what the source has is in place where it is 0, in all that is computed from it
+        text = launch.site.block[0]
+        if (whole := translate(text, scope_of(launch, axes, rest))) is not None:
+            stated |= dict.fromkeys((text, f"{text}.x"), f"{off} if {off} else {whole}")
     # `kit::threads` in a function that has `threads` of its own
     outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
@@ -206,16 +209,6 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         results=_results(launch),
         fixed=frozenset(constants) - own.keys(),
     )
-
-
-def _replaced_block(
-    launch: HostLaunch, axes: Axes, others: Sequence[TunableConstant], choice: TunableConstant
-) -> dict[str, str]:
-    # what the source has is in place where the parameter is 0, in all that is computed from it
-    text = launch.site.block[0]
-    whole = translate(text, scope_of(launch, axes, others))
-    replaced = f"{choice.name} if {choice.name} else {whole}"
-    return {} if whole is None else {text: replaced, f"{text}.x": replaced}
 
 
 def source_names(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:

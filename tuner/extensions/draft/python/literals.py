@@ -310,19 +310,15 @@ class Literals:
                         func=ast.Attribute(value=ast.Name(id=name), attr=how), args=[value]
                     )
                 ) if name in names:
-                    self._grow(names[name], how, self.value(value, names), statement)
+                    grown, more = names[name], self.value(value, names)
+                    if not isinstance(grown, list) or how not in ("append", "extend"):
+                        raise UnreadableError(statement)
+                    grown.extend([more] if how == "append" else more)
+                    _check_size(grown, statement)
                 case ast.Expr(value=ast.Constant()) | ast.Pass():
                     continue
                 case _:
                     raise UnreadableError(statement)
-
-    @staticmethod
-    def _grow(grown: object, how: str, value: Any, statement: ast.stmt) -> None:
-        if not isinstance(grown, list) or how not in ("append", "extend"):
-            raise UnreadableError(statement)
-        grown.extend([value] if how == "append" else value)
-        if len(grown) > _MOST_ITEMS:
-            raise UnreadableError(statement)
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

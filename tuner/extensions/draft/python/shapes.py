@@ -351,21 +351,19 @@ class Shapes:
                 ast.Subscript(value=one_, slice=ast.Slice(lower=None, upper=up)),
                 ast.Subscript(value=two_, slice=ast.Slice(lower=None)),
             ) if up is not None:
-                self._leading(shape_of(one_), shape_of(two_))
+                # all dimensions but the last are the same
+                names = shape_of(one_), shape_of(two_)
+                pair = [self.tensors[name] for name in names if name in self.tensors]
+                for one, other in (pair, pair[::-1]) if len(pair) == 2 else ():
+                    if one.rank is not None and other.rank in (None, one.rank):
+                        other.rank, last = one.rank, one.rank - 1
+                        other.dims |= {n: text for n, text in one.dims.items() if 0 <= n < last}
                 return
-        one = self.size(left)
-        two = self.size(right, one or "")
-        one = self.size(left, two or "") if one is None else one
-        if one is not None and two is not None:
-            self.same(one, two)
-
-    def _leading(self, left: str | None, right: str | None) -> None:
-        # all dimensions but the last are the same
-        pair = [self.tensors[name] for name in (left, right) if name in self.tensors]
-        for one, other in (pair, pair[::-1]) if len(pair) == 2 else ():
-            if one.rank is not None and other.rank in (None, one.rank):
-                other.rank = one.rank
-                other.dims |= {n: t for n, t in one.dims.items() if 0 <= n < one.rank - 1}
+        size = self.size(left)
+        known = self.size(right, size or "")
+        size = self.size(left, known or "") if size is None else size
+        if size is not None and known is not None:
+            self.same(size, known)
 
     def _dtype(self, of: ast.expr, kind: ast.expr | None, certainty: str) -> None:
         tensor = self.root(of)
