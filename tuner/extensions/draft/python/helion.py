@@ -66,12 +66,12 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
     first_said = {n: v for one in reversed(made) for n, v in one.keywords.items()}
     names = dict.fromkeys(name for one in made for name in one.keywords)
     # Helion's own value of what only others say, where that is known
-    own = {
+    implied = {
         name: [_OWN[name]] * len(value) if isinstance(value, list) else _OWN[name]
         for name, value in first_said.items()
         if name in _OWN
     }
-    filled = [{**own, **one.keywords} for one in made]
+    filled = [{**implied, **one.keywords} for one in made]
     configs = [{name: one[name] for name in names if name in one} for one in filled]
     tunables: list[Tunable] = []
     texts: dict[str, str] = {}

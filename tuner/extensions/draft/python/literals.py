@@ -177,8 +177,8 @@ class Literals:
                 return tuple(items) if isinstance(node, ast.Tuple) else items
             case ast.Dict(keys=keys, values=values):
                 found: dict[Any, Any] = {}
-                for key, each in zip(keys, values, strict=True):
-                    made = self.value(each, names)
+                for key, given in zip(keys, values, strict=True):
+                    made = self.value(given, names)
                     found |= made if key is None else {self.value(key, names): made}
                 return found
             case ast.BinOp(left=left, op=op, right=right):
