@@ -177,6 +177,14 @@ class SourceFile:
         """The text without the host code of other files."""
         return self.text[: self.host_from]
 
+    def line_at(self, offset: int) -> int:
+        """Count the lines up to an offset."""
+        return self.text.count("\n", 0, offset) + 1
+
+    def launches_of(self, kernel: str) -> tuple[LaunchSite, ...]:
+        """List the launches of a kernel, by its bare name."""
+        return tuple(site for site in self.launches if bare_name(site.kernel) == kernel)
+
     def kernel(self, name: str) -> KernelFunction:
         """Find a kernel by the name that a launch states (`ns::k<8>` finds `k`).
 
@@ -201,7 +209,7 @@ class SourceFile:
             if span in seen:
                 continue
             seen[span] = None
-            for name in set(_NAMED.findall(self.masked, *span)):
+            for name in dict.fromkeys(_NAMED.findall(self.masked, *span)):
                 pending += by_name.get(name, ())
         return tuple(seen)
 

@@ -21,6 +21,11 @@ _NESTS = (
     "preproc_else",
     "preproc_elif",
 )
+# who tells the CPU or NVRTC from the rest has decided what each of them sees
+_DECIDED = (
+    b"#ifdef__CUDA_ON_HOST__", b"#ifndef__CUDA_ON_HOST__",
+    b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)",
+)  # fmt: skip
 _CLASSES = ("class_specifier", "struct_specifier", "union_specifier")
 _NAMES = ("alias_declaration", "using_declaration", "namespace_alias_definition", "type_definition")
 _DEVICE = re.compile(r"\b__(?:global|device|constant|shared|managed)__\b")
@@ -82,7 +87,14 @@ def host_edits(source: SourceFile) -> tuple[Edit, ...]:
     items = tuple(_items(parse_tree(source.masked)))
     host = [item for item in items if _is_host(item, source, reached)]
     guards = [edit for span in _merge_spans(host, source.masked) for edit in _guard(span, source)]
-    included = tuple(_includes(source, reached))
+    code = "\n".join(source.masked[start:end] for start, end in reached)
+    include = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+    missing = implied_headers(code, include.findall(source.text))
+    first = include.search(source.masked)
+    at = first.start() if first else len(source.masked) - len(source.masked.lstrip())
+    at = source.text.rfind("\n", 0, at) + 1
+    lines = "".join(f"#include <{header}>\n" for header in missing)
+    included = (Edit(at, at, lines),) if missing else ()
     taken_out = _taken_out(included, guards, source)
     return (*included, *guards, *taken_out, *_annotations(items, source, reached))
 
@@ -91,15 +103,8 @@ def _items(node: Node) -> Iterator[Node]:
     for child in node.named_children:
         if child.type not in _NESTS:
             yield child
-        elif not (child.type.startswith("preproc_if") and _hides_from_nvrtc(child)):
+        elif (child.text or b"").split(b"\n", 1)[0].replace(b" ", b"") not in _DECIDED:
             yield from _items(child)
-
-
-def _hides_from_nvrtc(node: Node) -> bool:
-    first = (node.text or b"").split(b"\n", 1)[0].replace(b" ", b"")
-    # who tells the CPU from a GPU has decided what either of them sees
-    chosen = first in (b"#ifdef__CUDA_ON_HOST__", b"#ifndef__CUDA_ON_HOST__")
-    return chosen or first in (b"#ifndef__CUDACC_RTC__", b"#if!defined(__CUDACC_RTC__)")
 
 
 def _is_host(item: Node, source: SourceFile, reached: tuple[Span, ...]) -> bool:
@@ -214,18 +219,6 @@ def implied_headers(code: str, directives: list[str]) -> list[str]:
         if re.search(rf"\b(?:{names})\b", code)
         and not any(name in line for name in (header, *others) for line in directives)
     ]
-
-
-def _includes(source: SourceFile, reached: tuple[Span, ...]) -> Iterator[Edit]:
-    code = "\n".join(source.masked[start:end] for start, end in reached)
-    directives = re.findall(r"^[ \t]*#[ \t]*include\b.*$", source.text, re.MULTILINE)
-    missing = [f"#include <{header}>\n" for header in implied_headers(code, directives)]
-    if missing:
-        first = re.search(r"^[ \t]*#[ \t]*include\b", source.masked, re.MULTILINE)
-        code_at = len(source.masked) - len(source.masked.lstrip())
-        lines = LineIndex(source.text)
-        at = lines.start(lines.at(first.start() if first else code_at))
-        yield Edit(at, at, "".join(missing))
 
 
 def _taken_out(

@@ -223,21 +223,19 @@ def read_template(
     if match is None or end is None:
         return (), start
     inside = match.end() + 1
-    pieces = split_list(head[inside : end - 1], angles=True)
-    parameters = (_template_parameter(text, start + inside + at, lines) for text, at in pieces)
-    return tuple(p for p in parameters if p is not None), start + end
-
-
-def _template_parameter(text: str, start: int, lines: LineIndex) -> TemplateParameter | None:
-    declared, equals, default = text.partition("=")
-    match = _LAST_NAME.search(declared.rstrip()) or _FUNCTION.search(declared)
-    if match is None:
-        return None
-    kind = fold(declared[: match.start()])
-    if match.re is _FUNCTION:
-        kind = fold(declared[: match.start(1)] + declared[match.end(1) :])
-    stated = default.lstrip() if equals else None
-    return TemplateParameter(match[1], kind, (start, start + len(text)), lines.at(start), stated)
+    found = []
+    for text, place in split_list(head[inside : end - 1], angles=True):
+        declared, equals, default = text.partition("=")
+        named = _LAST_NAME.search(declared.rstrip()) or _FUNCTION.search(declared)
+        if named is None:
+            continue
+        kind = fold(declared[: named.start()])
+        if named.re is _FUNCTION:
+            kind = fold(declared[: named.start(1)] + declared[named.end(1) :])
+        stated, at = default.lstrip() if equals else None, start + inside + place
+        span = at, at + len(text)
+        found.append(TemplateParameter(named[1], kind, span, lines.at(at), stated))
+    return tuple(found), start + end
 
 
 def _bounds(head: str, start: int, lines: LineIndex) -> tuple[LaunchBounds | None, str]:
@@ -383,19 +381,14 @@ def _mismatch(argument: Argument, parameter: KernelParameter) -> tuple[str, str]
         return None
     if not parameter.pointers and not argument.is_scalar:
         return "is an array", f"give it `dtype: {parameter.dtype}` and a `value`, not a shape"
-    if _same_bits(argument.dtype, parameter.dtype, raw=parameter.pointers > 0):
-        return None
-    return f"is {argument.dtype}", f"write `dtype: {parameter.dtype}`"
-
-
-def _same_bits(declared: str, own: str, *, raw: bool) -> bool:
+    declared, own = argument.dtype, parameter.dtype
     # signedness aside: a kernel may take `int*` where the data is thought of as unsigned
-    integers = [_is_integer(declared), _is_integer(own)]
-    size = DTYPE_BYTES[own]
+    integers, size = (
+        ["int" in dtype or dtype == "bool" for dtype in (declared, own)],
+        DTYPE_BYTES[own],
+    )
     # and fp8, half and bfloat16 as bytes or as unsigned short, which it casts inside
-    fits = all(integers) or (raw and integers[1] and size <= 2)
-    return declared == own or (fits and size == DTYPE_BYTES[declared])
-
-
-def _is_integer(dtype: str) -> bool:
-    return "int" in dtype or dtype == "bool"
+    fits = all(integers) or (parameter.pointers > 0 and integers[1] and size <= 2)
+    if declared == own or (fits and size == DTYPE_BYTES[declared]):
+        return None
+    return f"is {declared}", f"write `dtype: {own}`"

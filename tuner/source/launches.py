@@ -57,7 +57,12 @@ def find_launches(
 ) -> tuple[LaunchSite, ...]:
     """List all launches in the order of the text; `functions` bound the search for variables."""
     # a launch inside a macro is one like any other, but for the line ends
-    finder = _Finder(masked.replace("\\\n", " \n"), lines, functions)
+    masked = masked.replace("\\\n", " \n")
+    # `int block_size = 256;` outside of functions, which nobody changes
+    outside = (m for m in _GLOBAL.finditer(masked) if not within(m.start(), functions))
+    changed = r"\b{0}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|&\s*{0}\b|\b{0}\s*(?:\+\+|--)"
+    once = (m for m in outside if len(re.findall(changed.format(m[1]), masked)) == 1)
+    finder = _Finder(masked, lines, functions, {match[1]: fold(match[2]) for match in once})
     sites = [*finder.chevrons(), *finder.runtime(), *finder.find_helper_launches()]
     sites += [site for own in sites for site in finder.calls_of_helper(own)]
     return tuple(sorted(sites, key=lambda site: site.line))
@@ -71,6 +76,7 @@ class _Finder:
     masked: str
     lines: LineIndex
     functions: tuple[Span, ...]
+    globals: Mapping[str, str]
 
     def chevrons(self) -> Iterator[LaunchSite]:
         masked = self.masked
@@ -231,14 +237,7 @@ class _Finder:
 
     def known(self, end: int) -> dict[str, str]:
         values = find_assignments(self.masked, self.functions, end)
-        return self.globals() | {name: value.text for name, value in values.items()}
-
-    def globals(self) -> dict[str, str]:
-        # `int block_size = 256;` outside of functions, which nobody changes
-        found = [m for m in _GLOBAL.finditer(self.masked) if not within(m.start(), self.functions)]
-        changed = r"\b{0}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|&\s*{0}\b|\b{0}\s*(?:\+\+|--)"
-        once = (m for m in found if len(re.findall(changed.format(m[1]), self.masked)) == 1)
-        return {match[1]: fold(match[2]) for match in once}
+        return {**self.globals, **{name: value.text for name, value in values.items()}}
 
     def members(self) -> dict[str, str]:
         # `static constexpr auto kernel = scale<T, 8>;` in the class that launches it

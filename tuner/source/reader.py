@@ -245,7 +245,12 @@ class _Reader:
                 missed = _scan(self.masked, match.start())
                 if missed is not None:
                     pieces.append(missed)
-        namespaces = [*_namespaces(self.masked)]
+        # by their brackets: what the grammar does not know may tear the tree apart
+        namespaces = [
+            (IDENTIFIER.findall(match["names"]), (match.start(), end or len(self.masked)))
+            for match in _NAMESPACE.finditer(self.masked)
+            for end in (closing(self.masked, match.end() - 1),)
+        ]
         for span, body_span in sorted(pieces):
             kernel = read_kernel(self.masked, span, body_span, self.path, self.lines, aliases)
             if kernel is not None:
@@ -254,13 +259,6 @@ class _Reader:
                     raise KernelError(message, path=self.path, remedy="hand it a struct of them")
                 around = [names for names, inside in namespaces if within(span[0], [inside])]
                 yield replace(kernel, namespace=tuple(name for names in around for name in names))
-
-
-def _namespaces(masked: str) -> Iterator[tuple[tuple[str, ...], Span]]:
-    # by their brackets: what the grammar does not know may tear the tree apart
-    for match in _NAMESPACE.finditer(masked):
-        end = closing(masked, match.end() - 1) or len(masked)
-        yield tuple(IDENTIFIER.findall(match["names"])), (match.start(), end)
 
 
 def _scan(masked: str, mark: int) -> tuple[Span, Span] | None:

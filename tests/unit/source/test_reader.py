@@ -347,6 +347,16 @@ __global__ void __launch_bounds__(64)
     assert [kernel.qualified_name for kernel in source.kernels] == ["ops::quant::to_int_kernel"]
 
 
+def test_the_code_of_a_kernel_has_one_order() -> None:
+    names = ["delta", "alpha", "gamma", "beta"]
+    called = "".join(f"__device__ float {name}() {{ return 1.0f; }}\n" for name in names)
+    text = f"{called}__global__ void k(float* x) {{ x[0] = {'() + '.join(names)}(); }}\n"
+    source = parse_source(text, Path("k.cu"))
+    spans = {text[slice(*d.span)]: d.name for d in source.definitions}
+    reached = [spans[text[start:end]] for start, end in source.reachable([source.kernel("k")])]
+    assert reached == ["k", *reversed(names)]
+
+
 def test_a_file_of_thousands_of_launches_is_refused() -> None:
     calls = "".join(f"case {k}: k<<<{k + 1}, 32>>>(y); break;\n" for k in range(1001))
     text = (

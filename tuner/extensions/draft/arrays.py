@@ -15,14 +15,13 @@ from tuner.extensions.draft.host_code import Allocation, allocations_in
 from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
-from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import bare, find_assignments
-from tuner.source.facts import IDENTIFIER, KernelParameter, LineIndex
+from tuner.source.accesses import bare
+from tuner.source.facts import IDENTIFIER, KernelParameter
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.syntax import number
 
@@ -68,7 +67,7 @@ class Arrays:
         self.tunable = {choice.name for choice in choices}
         self.reaches: dict[str, list[Access]] = {}
         self.own = own_arrays(launch.source, launch.kernel)
-        for reach in accesses_of(launch.source, launch.kernel, self.types, self.own):
+        for reach in launch.accesses(self.own):
             self.reaches.setdefault(reach.array, []).append(reach)
         arrays = [p for p in launch.kernel.parameters if p.pointers == 1 and p.name]
         dtypes = {p.name: dtype_of(p.c_type, self.types) or "" for p in arrays}
@@ -99,8 +98,11 @@ class Arrays:
                 shapes[name] = sized, (Evidence(SURE, "the sizes of PyTorch's accessor"),)
                 continue
             memory, index = self.allocation_shape(parameter), indexed.get(name)
-            if memory is None and name in self.segments and (whole := self.segment_starts(name)):
-                shapes[name] = whole
+            reach = self.segments.get(name) if memory is None else None
+            whole = self.shape(reach) if reach is not None else None
+            if reach is not None and whole is not None and len(whole) == 1:
+                note = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
+                shapes[name] = (f"{whole[0]} + 1",), (Evidence(LIKELY, note),)
                 continue
             if memory is not None and index is not None and index[1][0] == GUESSED:
                 index = None
@@ -123,21 +125,25 @@ class Arrays:
             shapes[name] = shape, (evidence, *numbers)
         return shapes
 
-    def segment_starts(self, name: str) -> tuple[Shape, tuple[Evidence, ...]] | None:
-        """Find how many segments an array says the beginnings of, and the end of the last."""
-        reach = self.segments[name]
-        shape = self.shape(reach)
-        if shape is None or len(shape) != 1:
-            return None
-        note = f"where segments begin and end, line {reach.line}: {name}[{reach.index}]"
-        return (f"{shape[0]} + 1",), (Evidence(LIKELY, note),)
-
     def index_arrays(self, reach: Access) -> set[str]:
         """List the arrays that say where this one is touched."""
         return self.site(reach).index_arrays(reach.index)
 
     def fills(self, shapes: Mapping[str, tuple[Shape, object]]) -> dict[str, Stated]:
         """Find what arrays hold: indices of the rows that they point into, segments, or zeros."""
+        source, kernel = self.launch.source, self.launch.kernel
+        spans = source.reachable([kernel])
+        fills: dict[str, Stated] = {}
+        for p in (p for p in kernel.parameters if p.pointers):
+            dtype, passed = element_dtype(p.c_type, self.types) or "", self.passed.get(p.name)
+            # the range of whole numbers that are data, as far as what is done with them says
+            if (stated := range_fill(source.masked, spans, p.name, dtype)) is not None:
+                fills[p.name] = stated
+            # what host code sets to zeros before it launches, for the kernel to add to
+            if passed is not None and p.pointers == 1 and not p.const:
+                lines = [zeroed_line(host, passed) for host in self.hosts]
+                if lines and None not in lines:
+                    fills[p.name] = "zeros", f"set to 0 in line {lines[0]}"
         found: dict[str, Stated] = {}
         for name, (shape, _) in shapes.items():
             for reach in self.reaches.get(name, []):
@@ -149,37 +155,13 @@ class Arrays:
         for name, last in self.lasts.items():
             if last in used and name in shapes:
                 found[name] = f"offsets({last})", "segments of others"
-        fills = {**self.range_fills(), **self.zero_fills(), **self.own_fills(), **found}
-        return {name: (self.holdable(name, fill), told) for name, (fill, told) in fills.items()}
-
-    def range_fills(self) -> dict[str, Stated]:
-        """Find the range of whole numbers that are data, as far as what is done with them says."""
-        source, kernel = self.launch.source, self.launch.kernel
-        spans = source.reachable([kernel])
-        arrays = ((p, element_dtype(p.c_type, self.types)) for p in kernel.parameters if p.pointers)
-        known = {
-            p.name: range_fill(source.masked, spans, p.name, dtype or "") for p, dtype in arrays
-        }
-        return {name: stated for name, stated in known.items() if stated is not None}
-
-    def holdable(self, name: str, fill: str) -> str:
-        # what a byte holds, where an array that it points into is larger
-        match, below = _NUMBERS.fullmatch(fill), self.narrow.get(name)
-        if match is None or below is None or int(match[2]) <= below:
-            return fill
-        return f"indices({below})"
-
-    def zero_fills(self) -> dict[str, Stated]:
-        """Find what host code sets to zeros before it launches, for the kernel to add to."""
-        found: dict[str, Stated] = {}
-        for parameter in self.launch.kernel.parameters:
-            passed = self.passed.get(parameter.name)
-            if passed is None or parameter.pointers != 1 or parameter.const:
-                continue
-            lines = [zeroed_line(host, passed) for host in self.hosts]
-            if lines and None not in lines:
-                found[parameter.name] = "zeros", f"set to 0 in line {lines[0]}"
-        return found
+        fills |= self.own_fills() | found
+        for name, (fill, told) in fills.items():
+            match, below = _NUMBERS.fullmatch(fill), self.narrow.get(name)
+            if match is not None and below is not None and int(match[2]) > below:
+                # what a byte holds, where an array that it points into is larger
+                fills[name] = f"indices({below})", told
+        return fills
 
     def own_fills(self) -> dict[str, Stated]:
         """Find what is below the size of an array of the kernel's own, as the bins of a histogram.
@@ -207,7 +189,7 @@ class Arrays:
         if sorted(one) == sorted(other):
             return True
         known = [{axis: n.value for axis, n in sizes.items()} for sizes in self.sizes]
-        whole = [Expression.parse(" * ".join(f"({e})" for e in shape)) for shape in (one, other)]
+        whole = [Expression.parse(" * ".join(map("({})".format, shape))) for shape in (one, other)]
         if not known or any(w.names - sizes.keys() for w in whole for sizes in known):
             return False
         return all(whole[0].integer(sizes) == whole[1].integer(sizes) for sizes in known)
@@ -342,23 +324,18 @@ class Arrays:
         return None if not shape or named & self.tunable else shape
 
     def site(self, reach: Access) -> IndexSite:
-        body, masked = (self.launch.kernel.body,), self.launch.source.masked
-        variables = find_assignments(masked, body, reach.at, reach.loop_end)
-        known = {name: self.without_flat(value.text) for name, value in variables.items()}
-        tuned = frozenset(self.tunable)
-        names = self.tables, self.lasts
-        text = masked[slice(*self.launch.kernel.body)]
+        known, text = self.launch.values_at(reach.at, reach.loop_end), self.launch.body
+        if flat := "xyz"[len(self.block) :] if self.block else "":
+            # a block of one row has threadIdx.y of 0
+            size, at = rf"blockDim\.[{flat}]", rf"threadIdx\.[{flat}]"
+            gone = rf"\s*\*\s*{size}|\b{size}\s*\*\s*", rf"\s*\+\s*{at}|\b{at}\s*\+\s*"
+            for one in gone:
+                known = {name: re.sub(one, "", value) for name, value in known.items()}
         steps = {name: by for name, by in _STEP.findall(text) if text.count(f"{name} +=") == 1}
-        place = self.scope, self.grid, self.block, reach.bounds, known, tuned
-        return IndexSite(*place, *names, steps)
-
-    def without_flat(self, text: str) -> str:
-        # a block of one row has threadIdx.y of 0
-        flat = "xyz"[len(self.block) :] if self.block else ""
-        if not flat:
-            return text
-        text = re.sub(rf"\s*\*\s*blockDim\.[{flat}]|\bblockDim\.[{flat}]\s*\*\s*", "", text)
-        return re.sub(rf"\s*\+\s*threadIdx\.[{flat}]|\bthreadIdx\.[{flat}]\s*\+\s*", "", text)
+        return IndexSite(
+            self.scope, self.grid, self.block, reach.bounds, known, frozenset(self.tunable),
+            self.tables, self.lasts, steps,
+        )  # fmt: skip
 
     def allocation_shape(self, parameter: KernelParameter) -> ShapeAndOrigin | None:
         dtype = element_dtype(parameter.c_type, self.types)
@@ -434,7 +411,7 @@ def zeroed_line(host: Host, text: str) -> int | None:
         frame, text = host.path[level], pointer_text(text)
         zeroed = re.compile(_ZEROED.format(re.escape(text)))
         if match := zeroed.search(host.source.masked, *frame.span):
-            return LineIndex(host.source.masked).at(match.start())
+            return host.source.line_at(match.start())
         if (before := host.before(text, level)) is None:
             return None
         text, level = before

@@ -31,7 +31,9 @@ def branch_values(masked: str, around: Span, at: int) -> dict[str, str]:
             break
         if node.start_byte < around[0]:
             continue
-        name = fold(text_of(_named(node), masked))
+        named = part(node, "left" if node.type == "assignment_expression" else "declarator")
+        is_plain = named is not None and named.type == "identifier"
+        name = fold(text_of(named, masked)) if is_plain else ""
         if node.type in ("init_declarator", "declaration") and name:
             lost |= {name} & declared.keys()
             declared[name] = node.start_byte
@@ -48,12 +50,6 @@ def branch_values(masked: str, around: Span, at: int) -> dict[str, str]:
         for name, text in values.items()
         if name not in lost and _UNSET not in text and len(text) < _LONGEST
     }
-
-
-def _named(node: Node) -> Node | None:
-    field = "left" if node.type == "assignment_expression" else "declarator"
-    name = part(node, field)
-    return name if name is not None and name.type == "identifier" else None
 
 
 def _assigned(node: Node, name: str, old: str, masked: str, seen: Span) -> str | None:

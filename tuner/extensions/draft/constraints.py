@@ -21,7 +21,6 @@ from tuner.extensions.draft.launches import (
 )
 from tuner.extensions.draft.loops import counts_blocks, terms_of
 from tuner.extensions.draft.meaning import PER_THREAD, snake_case, taken_at_once
-from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
 from tuner.extensions.draft.unlaunched import BLOCK
@@ -45,9 +44,8 @@ _CUB_THREADS = re.compile(r"\bBlock[A-Z]\w+\s*<[^;<>]*?,\s*([\w:]+)\s*[,>]")
 def exact_divisions(launch: HostLaunch, choices: Sequence[TunableConstant]) -> Iterator[str]:
     """Yield constraints for parameters that the source divides by one another without rest."""
     origins = {choice.origin: choice for choice in choices if choice.origin is not None}
-    spans = launch.source.reachable([launch.kernel])
-    texts = [launch.source.masked[start:end] for start, end in spans]
-    texts += [*launch.site.grid, *launch.site.block, *launch.site.definitions.values()]
+    site = launch.site
+    texts = (launch.code, *site.grid, *site.block, *site.definitions.values())
     found = {
         (match[1], match[2])
         for text in texts
@@ -66,8 +64,7 @@ def conditions_kept(
     """Yield what the source asks of the parameters: asserts, the way to the launch, what fits."""
     scope, own = scope_of(launch, axes, choices), {choice.name for choice in choices}
     counted = replace(scope, values={**scope.values, **_asked_numbers(launch, choices)})
-    spans = launch.source.reachable([launch.kernel])
-    reached = "\n".join(launch.source.masked[start:end] for start, end in spans)
+    reached = launch.code
     asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
     asked += [
         f"!({one.text})" for one in launch.conditions if not one.holds and "==" not in one.text
@@ -88,17 +85,10 @@ def conditions_kept(
             yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
     yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
     yield from _tile_products(choices, tuned)
-    yield from _whole_widths(launch, scope, choices)
-
-
-def _whole_widths(
-    launch: HostLaunch, scope: Scope, choices: Sequence[TunableConstant]
-) -> Iterator[str]:
-    """Yield that a size is so many times what a thread takes of it at once, unguarded."""
-    text = launch.source.masked[slice(*launch.kernel.body)]
+    # a size is so many times what a thread takes of it at once, unguarded
     for choice in choices:
-        for place, limit in taken_at_once(text, choice.origin or ""):
-            guarded = place and re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", text)
+        for place, limit in taken_at_once(launch.body, choice.origin or ""):
+            guarded = place and re.search(rf"\b{place}\s*\+\s*\w+\s*(?:<|>=)", launch.body)
             whole = None if guarded else translate(limit, scope)
             if whole is not None and not whole.isdigit():
                 yield f"{whole if whole.isidentifier() else f'({whole})'} % {choice.name} == 0"
@@ -127,7 +117,7 @@ def _thread_tiles(
     That is "" where nothing shows what takes the rest.
     """
     sizes = {c.name: c.default for c in choices if c.origin is not None and type(c.default) is int}
-    text = launch.source.masked[slice(*launch.kernel.body)]
+    text = launch.body
     splits = {fold(match[1]) for match in _THREAD_SPLIT.finditer(text)}
     written = ((split, translate(split, scope)) for split in sorted(splits))
     splits_of = {part: split for split, part in written if part is not None}
@@ -191,9 +181,8 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     unproved = {name: f"{what} {_MAY_FOLLOW}" for name, what in unproved.items()}
     counted = _counted_blocks(launch, axes, proposals).values()
     unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
-    reaches = accesses_of(launch.source, launch.kernel, launch.types())
-    if "gridDim" in launch.source.masked[slice(*launch.kernel.body)] and any(
-        one.writes and counts_blocks(one.index) for one in reaches
+    if "gridDim" in launch.body and any(
+        one.writes and counts_blocks(one.index) for one in launch.accesses()
     ):
         threads = (c for c in choices if c.is_block or c.axis is not None or warp_threads(c))
         unproved |= {c.name: _EACH_LEAVES for c in threads}
@@ -254,8 +243,7 @@ def _counted_blocks(
     """
     tuned = template_launch(launch, axes, proposals).grid or ()
     own = launch_draft(launch, axes, proposals.instance).grid or ()
-    reaches = accesses_of(launch.source, launch.kernel, launch.types())
-    terms = {bare(term) for one in reaches if one.writes for term in terms_of(one.index)}
+    terms = {bare(t) for one in launch.accesses() if one.writes for t in terms_of(one.index)}
     found: dict[int, tuple[str, int, str]] = {}
     for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
         source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))
@@ -269,8 +257,7 @@ def _counted_blocks(
 
 def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:
     """Tell whether all threads of the grid are so many times as many, and none goes further."""
-    spans = launch.source.reachable([launch.kernel])
-    text = " ".join(launch.source.masked[start:end] for start, end in spans)
+    text = launch.code
     if "gridDim" in text or re.search(r"grid\w*\s*(?:\(\s*\))?\s*\.\s*(?:size|num_threads)", text):
         return False
     own = choice.origin

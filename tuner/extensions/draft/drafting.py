@@ -39,7 +39,7 @@ from tuner.model.expressions import Expression, Value
 from tuner.model.languages import HIP, language_of
 from tuner.process.files import read_text
 from tuner.source import hide_host_code, read_source
-from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, bare_name
+from tuner.source.facts import IDENTIFIER, KernelFunction, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
@@ -83,9 +83,6 @@ class Draft:
     widest: Mapping[str, Value]
     write_space: Callable[[Observed], str] = field(repr=False, compare=False)
     notes: tuple[str, ...] = ()
-
-    def with_observed(self, observed: Observed) -> Draft:
-        return replace(self, space_yaml=self.write_space(observed))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -259,12 +256,15 @@ def draft_source(
     used = {*IDENTIFIER.findall(source.masked, *kernel.body)}
     inside = (one for name, one in macros_in(source.masked).items() if name in used)
     is_inline = any(one.parameters and INLINE.search(one.body) for one in inside)
-    if _takes_members(source, kernel) or is_inline or len({*defined}) < len(defined):
+    # a space has a number a member of a `float4` or a struct that is passed by value
+    plain = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
+    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
+    members = [p for p in plain if p.c_type in structs or element_dtype(p.c_type, source.aliases)]
+    if members or is_inline or len({*defined}) < len(defined):
         # which of the alternatives of an #if a build takes, and what macros do, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
-    lines = LineIndex(source.masked)
     for start, end in source.reachable([kernel]):
-        require_body(kernel.name, path, lines.at(start), source.masked[start:end])
+        require_body(kernel.name, path, source.line_at(start), source.masked[start:end])
     stem = stem_of(path, asked.kernels, folder)
     drafted = _compiling(source, kernel.name, folder, asked, compiler(), stem=stem)
     names = (drafted.launched,) if drafted.launched is not None else ()
@@ -283,13 +283,6 @@ def draft_source(
             # no better for it: what else is wrong with the file itself, `tune check` tells
             require_closed(path, source.text)
     return write_draft(drafted, force=force)
-
-
-def _takes_members(source: SourceFile, kernel: KernelFunction) -> bool:
-    """Say whether a `float4` or a struct is passed by value: a space has a number a member."""
-    numbers = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
-    structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
-    return any(p.c_type in structs or element_dtype(p.c_type, source.aliases) for p in numbers)
 
 
 def stem_of(path: Path, kernels: Sequence[str], folder: Path = Path()) -> str:
@@ -414,7 +407,7 @@ def _draft_extraction(
         return Drafted(names, None, (target,), left_out=unit.left_out, notes=_by_hand(unit))
     kernel = unit.instances[0].kernel.name
     drafted = _compiling(unit.source, kernel, folder, asked, compiler, options)
-    first = LineIndex(unit.unit).at(len(unit.unit) - 1) + 1
+    first = unit.unit.count("\n", 0, len(unit.unit) - 1) + 2
     drafted = replace(drafted, space_yaml=relocate_lines(drafted.space_yaml, unit.places, first))
     done = write_draft(drafted, force=force, unit={target: unit.unit})
     instance = unit.instances[0]
@@ -508,7 +501,7 @@ def _compiling(
     if asked.problem is not None:
         return drafted
     observed = observe(drafted.space_yaml, source.own_text) if asked.run else Observed()
-    return drafted.with_observed(observed)
+    return replace(drafted, space_yaml=drafted.write_space(observed))
 
 
 def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:

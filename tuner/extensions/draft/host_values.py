@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tuner.extensions.draft.array_access import Access, OwnArray
 from tuner.extensions.draft.branches import branch_values
 from tuner.extensions.draft.host_code import (
     Condition,
@@ -15,6 +16,7 @@ from tuner.extensions.draft.host_code import (
     conditions_of,
     functions_of,
 )
+from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import UNKNOWN, guessed_site
@@ -23,7 +25,6 @@ from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
     LaunchSite,
-    LineIndex,
     SourceFile,
     Span,
     bare_name,
@@ -116,8 +117,7 @@ class HostLaunch:
 
         One whose template arguments are known comes first. What was extracted has chosen already.
         """
-        sites = [site for site in source.launches if bare_name(site.kernel) == kernel.name]
-        found = [cls(source, kernel, site) for site in sites]
+        found = [cls(source, kernel, site) for site in source.launches_of(kernel.name)]
         found = [launch for launch in found if launch.instance is not None] or found
         nowhere = next(
             (site for site in source.unlaunched if site.kernel == kernel.name),
@@ -127,7 +127,11 @@ class HostLaunch:
         if source.host_from is None and len(found) > 1:
             first = next((launch for launch in found if not launch.is_ruled_out), first)
         if first is not None:
-            return first.with_helpers().with_branches().with_block()
+            first = first.with_helpers()
+            # what variables are that several lines of the host code set
+            values = branch_values(source.masked, first.around, first.site.at)
+            site = replace(first.site, definitions={**values, **first.site.definitions})
+            return replace(first, site=site).with_block()
         known = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, known.types())
         return replace(known, site=site).with_block()
@@ -149,12 +153,6 @@ class HostLaunch:
         """Say what a grid or block is that a function of the file returns as a whole."""
         grid, block = (_returned(self.source, one) for one in (self.site.grid, self.site.block))
         return replace(self, site=replace(self.site, grid=grid, block=block))
-
-    def with_branches(self) -> HostLaunch:
-        """Say what variables are that several lines of the host code set."""
-        known = branch_values(self.source.masked, self.around, self.site.at)
-        site = replace(self.site, definitions={**known, **self.site.definitions})
-        return replace(self, site=site)
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
@@ -198,6 +196,32 @@ class HostLaunch:
         return replace(self, site=site, guessed=tuple(guessed), candidates=candidates)
 
     @property
+    def body(self) -> str:
+        """The kernel's body."""
+        return self.source.masked[slice(*self.kernel.body)]
+
+    @property
+    def code(self) -> str:
+        """All code that the kernel is made of."""
+        spans = self.source.reachable([self.kernel])
+        return "\n".join(self.source.masked[start:end] for start, end in spans)
+
+    @property
+    def helpers(self) -> list[str]:
+        """The code that the kernel refers to."""
+        spans = self.source.reachable([self.kernel])[1:]
+        return [self.source.masked[start:end] for start, end in spans]
+
+    def accesses(self, own: Sequence[OwnArray] = ()) -> tuple[Access, ...]:
+        """List where the kernel touches the arrays that it is handed, and `own` ones."""
+        return accesses_of(self.source, self.kernel, self.types(), own)
+
+    def values_at(self, at: int, loop_end: int = 0) -> dict[str, str]:
+        """Map the variables that the kernel gives one value before an offset to it."""
+        found = find_assignments(self.source.masked, (self.kernel.body,), at, loop_end)
+        return {name: value.text for name, value in found.items()}
+
+    @property
     def around(self) -> Span:
         """The function that launches."""
         spans = [d.span for d in self.source.definitions if d.kind == "function"]
@@ -227,9 +251,9 @@ class HostLaunch:
         ]
         others = (
             one.site.line
-            for site in self.source.launches
-            if bare_name(site.kernel) == self.kernel.name and site.at != self.site.at
-            if (one := HostLaunch(self.source, self.kernel, site)).around == own.around
+            for site in self.source.launches_of(self.kernel.name)
+            if site.at != self.site.at
+            and (one := HostLaunch(self.source, self.kernel, site)).around == own.around
             and not {*open_ones} <= {*one.conditions}
             and not one.is_ruled_out
         )
@@ -248,10 +272,9 @@ class HostLaunch:
     def varying(self) -> frozenset[str]:
         """The parameters for which other launches of the kernel pass something else."""
         passed = self.passed
-        others = (s for s in self.source.launches if bare_name(s.kernel) == self.kernel.name)
         return frozenset(
             name
-            for site in others
+            for site in self.source.launches_of(self.kernel.name)
             for name, text in self.arguments_by_name(site).items()
             if passed.get(name, text) != text
         )
@@ -355,8 +378,8 @@ class HostLaunch:
 
     def template_values(self, index: int) -> Iterator[str]:
         """Yield the values that the file's launches give to one template parameter."""
-        for site in self.source.launches:
-            if bare_name(site.kernel) == self.kernel.name and len(site.template_arguments) > index:
+        for site in self.source.launches_of(self.kernel.name):
+            if len(site.template_arguments) > index:
                 launch = HostLaunch(self.source, self.kernel, site)
                 yield launch.value(site.template_arguments[index])
 
@@ -511,7 +534,14 @@ class Host:
         if depth > _MAX_DEPTH:
             return None
         if IDENTIFIER.fullmatch(text):
-            return self._number_of(text, level, depth + 1)
+            if (before := self.before(text, level)) is not None:
+                variable = self.path[level].variables.get(text)
+                at = None if variable is None else self.source.line_at(variable.at)
+                return self.number(*before, at, depth + 1)
+            constants = [c for c in self.source.constants if c.name == text]
+            if len(constants) != 1:
+                return None
+            return self.number(constants[0].value, level, constants[0].line, depth + 1)
         source, node = parse_expression(text) or ("", None)
         if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
             stated = self._insert_numbers(text, level, line, depth + 1)
@@ -545,19 +575,6 @@ class Host:
             for level, frame in enumerate(self.path)
             for one in frame.conditions
         )
-
-    def _number_of(self, name: str, level: int, depth: int) -> Number | None:
-        frame = self.path[level]
-        if name in frame.variables:
-            variable = frame.variables[name]
-            line = LineIndex(self.source.text).at(variable.at)
-            return self.number(variable.text, level, line, depth)
-        if name in frame.passed and level + 1 < len(self.path):
-            return self.number(frame.passed[name], level + 1, None, depth)
-        constants = [c for c in self.source.constants if c.name == name]
-        if len(constants) == 1:
-            return self.number(constants[0].value, level, constants[0].line, depth)
-        return None
 
     def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
         # numbers in place of names; None where one is unknown

@@ -62,17 +62,22 @@ class IndexSite:
 
     def _dimensions(self, text: str, depth: int) -> Shape | None:
         limit = next((bound.limit for bound in self.bounds if bound.what == bare(text)), None)
-        if limit is None:
-            # `i + width <= n`
-            further = (b.limit for b in self.bounds if b.what.startswith(f"{bare(text)}+"))
-            inside = re.sub(r"^\((.+)\) \+ 1$", r"\1", next(further, ""))
-            if text.isidentifier() and (extent := self.translate_text(inside)) is not None:
-                return (extent,)
         if limit is not None:
             # up to where a segment ends: over all of them
             ending = self.pointing(self.variables.get(bare(limit), limit))
-            extent = self.translate_text(limit) or self.lasts.get(ending)
-            return self.from_start(limit, depth) if extent is None else (extent,)
+            if (extent := self.translate_text(limit) or self.lasts.get(ending)) is not None:
+                return (extent,)
+            # i < start + n, where i begins at start
+            for start, size in self.ends(limit):
+                inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)), known={})
+                if found := inner.dimensions(f"{start} + {_INNER}", depth + 1):
+                    return found
+            return None
+        # `i + width <= n`
+        further = (b.limit for b in self.bounds if b.what.startswith(f"{bare(text)}+"))
+        inside = re.sub(r"^\((.+)\) \+ 1$", r"\1", next(further, ""))
+        if text.isidentifier() and (extent := self.translate_text(inside)) is not None:
+            return (extent,)
         if text in self.variables:
             return self.dimensions(self.variables[text], depth + 1)
         if match := _BUILTIN.fullmatch(bare(text)):
@@ -105,24 +110,18 @@ class IndexSite:
                 return most
         return None
 
-    def from_start(self, limit: str, depth: int) -> Shape | None:
-        # i < start + n, where i begins at start
-        for start, size in self.ends(limit):
-            inner = replace(self, bounds=(*self.bounds, Bound(_INNER, size)), known={})
-            found = inner.dimensions(f"{start} + {_INNER}", depth + 1)
-            if found is not None:
-                return found
-        return None
-
     def behind(self, text: str, start: str) -> Shape | None:
         # i - start below n, where i < start + n
-        limits = (b.limit for b in self.bounds if b.what in (bare(text), bare(plain(text))))
-        starts = {self.expand(start)}
-        for own, size in self.ends(next(limits, "")):
+        for own, size in self.ends(self.limit_of(text, plain(text))):
             extent = self.translate_text(size)
-            if extent is not None and self.expand(own) in starts:
+            if extent is not None and self.expand(own) == self.expand(start):
                 return (extent,)
         return None
+
+    def limit_of(self, *texts: str) -> str:
+        """Give what a text is below, "" where nothing bounds it."""
+        wanted = [*map(bare, texts)]
+        return next((bound.limit for bound in self.bounds if bound.what in wanted), "")
 
     def expand(self, text: str) -> str:
         name = plain(text)
@@ -139,9 +138,8 @@ class IndexSite:
 
     def quotient(self, dividend: str, divisor: str) -> Shape | None:
         # i / d, where i runs over n * d, or over n
-        what = self.variables.get(bare(dividend), bare(dividend))
-        limits = (b.limit for b in self.bounds if b.what in (bare(dividend), bare(what)))
-        whole, by = (self.translate_text(t) for t in (next(limits, ""), divisor))
+        what = self.variables.get(bare(dividend), dividend)
+        whole, by = map(self.translate_text, (self.limit_of(dividend, what), divisor))
         factors = whole.split(" * ") if whole else []
         left = Counter(f.strip("()") for f in factors)
         own = Counter(by.strip("()").split(" * ") if by is not None else ())
@@ -182,8 +180,7 @@ class IndexSite:
     def step_shape(self, terms: list[str], depth: int) -> Shape | None:
         # a + b below L, where a goes up to L in steps of B, and b runs over B
         for place, term in enumerate(terms):
-            limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
-            whole = self.translate_text(next(limits, ""))
+            whole = self.translate_text(self.limit_of(term))
             rest = terms[:place] + terms[place + 1 :]
             if whole is None or not rest:
                 continue
@@ -231,8 +228,7 @@ class IndexSite:
         together = self.together([term.running for term in terms])
         whole = {term.extent for term in terms if term.extent} | {together} - {""}
         for term in terms:
-            limits = (bound.limit for bound in self.bounds if bound.what == bare(term.running))
-            limit = self.translate_text(next(limits, ""))
+            limit = self.translate_text(self.limit_of(term.running))
             if limit is not None and {*IDENTIFIER.findall(limit)} - self.tuned:
                 whole.add(limit)
         return (whole.pop(),) if len(whole) == 1 else extents
@@ -241,8 +237,7 @@ class IndexSite:
         """Find how far the sum of several terms goes: of y < H - K + 1 and i < K, H."""
         total = Counter({"": 1 - len(terms)})
         for term in terms if len(terms) > 1 else ():
-            limits = (bound.limit for bound in self.bounds if bound.what == bare(term))
-            limit = self.translate_text(next(limits, ""))
+            limit = self.translate_text(self.limit_of(term))
             found = linear(limit or (f"{term} + 1" if term.isdigit() else ""))
             if found is None:
                 return ""

@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 
 from tuner.extensions.draft.extract.names import macros_in
-from tuner.extensions.draft.host_code import HostFunction, functions_of
+from tuner.extensions.draft.host_code import functions_of
 from tuner.extensions.draft.host_values import (
     INTEGERS,
     Host,
@@ -193,9 +193,12 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         if choice.origin == text.rpartition("::")[2] and number(value) == choice.default
         if "::" in text
     }
-    if any(choice.is_block and choice.default == 0 for choice in choices):
-        rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
-        stated |= _replaced_block(launch, axes, rest, next(c for c in choices if c not in rest))
+    rest = tuple(choice for choice in choices if not choice.is_block or choice.default)
+    if off := next((choice.name for choice in choices if choice not in rest), ""):
+        # what the source has is in place where it is 0, in all that is computed from it
+        text = launch.site.block[0]
+        if (whole := translate(text, scope_of(launch, axes, rest))) is not None:
+            stated |= dict.fromkeys((text, f"{text}.x"), f"{off} if {off} else {whole}")
     # `kit::threads` in a function that has `threads` of its own
     outer = {f"::{name}": text for name, text in constants.items() if name in own}
     return Scope(
@@ -206,16 +209,6 @@ def scope_of(launch: HostLaunch, axes: Axes, choices: Sequence[TunableConstant])
         results=_results(launch),
         fixed=frozenset(constants) - own.keys(),
     )
-
-
-def _replaced_block(
-    launch: HostLaunch, axes: Axes, others: Sequence[TunableConstant], choice: TunableConstant
-) -> dict[str, str]:
-    # what the source has is in place where the parameter is 0, in all that is computed from it
-    text = launch.site.block[0]
-    whole = translate(text, scope_of(launch, axes, others))
-    replaced = f"{choice.name} if {choice.name} else {whole}"
-    return {} if whole is None else {text: replaced, f"{text}.x": replaced}
 
 
 def source_names(choice: TunableConstant, launch: HostLaunch) -> Iterator[str]:
@@ -261,7 +254,10 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
         if function.name in launch.names and len(returns) == 1:
             own = find_assignments(source.masked, spans, returns[0].start())
             definitions = {name: variable.text for name, variable in own.items()}
-            defaults = {name: text for name, text in _defaults_of(source.masked, function) if text}
+            head = source.masked.index(function.name, function.span[0]) + len(function.name)
+            pieces = listed(source.masked, source.masked.index("(", head))[0]
+            texts = (piece.partition("=")[2].strip() for piece in pieces)
+            defaults = {n: t for n, t in zip(function.parameters, texts, strict=False) if t}
             found[function.name] = Translation(
                 function.parameters, returns[0][1], definitions, defaults
             )
@@ -296,14 +292,13 @@ def launch_draft(
     # a bare number of blocks or bytes is itself, whatever the block has
     stated = {text: launch.value(text) for text in (*site.grid, site.shared)}
     bare = {text for text, value in stated.items() if value.isalnum() and number(value) is not None}
-    tiles = _warps(launch, choices) | _tiles(launch, choices)
+    warps = _warps(launch, choices)
+    tiles = warps | _tiles(launch, choices)
     own = _with_literals(scope, choices, 0)
     own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
     shared = translate(site.shared, own)
     grid = _extents(site.grid, scope, choices, tiles, bare)
-    block = _extents(
-        site.block, scope, choices, _warps(launch, choices), along=along(launch, choices)
-    )
+    block = _extents(site.block, scope, choices, warps, along=along(launch, choices))
     for key, drafted, texts in (
         ("grid", grid, site.grid),
         ("shared_memory", shared, (site.shared,)),
@@ -348,9 +343,7 @@ def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, T
     for choice in choices:
         if choice.origin is None or type(choice.default) is not int:
             continue
-        for match in re.finditer(
-            _ROW.format(choice.origin), launch.source.masked[slice(*launch.kernel.body)]
-        ):
+        for match in re.finditer(_ROW.format(choice.origin), launch.body):
             axis = "xyz".index(match[1] or match[2])
             if launch.block[axis : axis + 1] == (choice.default,):
                 found[axis] = choice
@@ -360,16 +353,7 @@ def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, T
 def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
     """Map the threads of a block that are stated as a number to the parameter for its warps."""
     blocks = {number(launch.value(text)) for text in launch.site.block}
-    own = [choice for choice in choices if warp_threads(choice) in blocks]
-    return {warp_threads(choice): f"({choice.name} * 32)" for choice in own}
-
-
-def _defaults_of(masked: str, function: HostFunction) -> Iterator[tuple[str, str]]:
-    # parameters with the text of their defaults
-    head = masked.index(function.name, function.span[0]) + len(function.name)
-    pieces = listed(masked, masked.index("(", head))[0]
-    for name, piece in zip(function.parameters, pieces, strict=False):
-        yield name, piece.partition("=")[2].strip()
+    return {n: f"({c.name} * 32)" for c in choices if (n := warp_threads(c)) in blocks}
 
 
 def _extents(

@@ -36,16 +36,13 @@ class Literal:
 
 def bare_tiles(launch: HostLaunch) -> set[int]:
     """Give the numbers that a kernel multiplies with its blocks: `blockIdx.x * 256`."""
-    text = launch.source.masked[slice(*launch.kernel.body)]
-    return {int(m[2] or m[3]) for m in _TILE.finditer(text)}
+    return {int(m[2] or m[3]) for m in _TILE.finditer(launch.body)}
 
 
 def literal_tiles(launch: HostLaunch) -> Iterator[Literal]:
     """Yield the numbers of a block; none where another number may depend on one of them."""
-    masked, body = launch.source.masked, launch.kernel.body
-    text, sizes, threads = masked[slice(*body)], bare_tiles(launch), prod(launch.block)
-    spans = launch.source.reachable([launch.kernel])
-    helpers = [masked[a:b] for a, b in spans if (a, b) != launch.kernel.span]
+    text, sizes, threads = launch.body, bare_tiles(launch), prod(launch.block)
+    start, helpers = launch.kernel.body[0], launch.helpers
     is_bare = number(launch.value(launch.site.shared)) not in (0, None)
     if not sizes or is_bare or not launch.block:
         return
@@ -53,13 +50,13 @@ def literal_tiles(launch: HostLaunch) -> Iterator[Literal]:
     if exchanged:
         (size, *more) = sizes
         if not more and threads == size * _WARP and _WARP_ROW.search(text):
-            yield from _with_edits(size, "warps", text, body[0], helpers, sizes)
+            yield from _with_edits(size, "warps", text, start, helpers, sizes)
         return
     wanted = {extent for extent in launch.block if extent > 1}
     found: list[Literal] = []
     for size in sorted(wanted):
         counts = "block_size" if size == threads else "tile" if size in sizes else "rows"
-        found += _with_edits(size, counts, text, body[0], helpers, wanted)
+        found += _with_edits(size, counts, text, start, helpers, wanted)
     if sizes <= wanted and len(found) == len(wanted):
         yield from found
 

@@ -11,13 +11,12 @@ from tuner.extensions.draft.array_access import Access, own_arrays, split_at
 from tuner.extensions.draft.host_values import HostLaunch, plain
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.meaning import PER_THREAD, WARP
-from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant
 from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import bare, bounds_at, find_assignments
-from tuner.source.facts import IDENTIFIER, LineIndex, Span, within
+from tuner.source.accesses import bare, bounds_at
+from tuner.source.facts import IDENTIFIER, Span, within
 from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of
 from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
@@ -90,9 +89,7 @@ class _Loops:
         scope = scope_of(launch, axes, ())
         found = tuple(
             one if one.exact else replace(one, reads=True, writes=True)
-            for one in accesses_of(
-                launch.source, kernel, launch.types(), own_arrays(launch.source, kernel)
-            )
+            for one in launch.accesses(own_arrays(launch.source, kernel))
         )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
         reader = cls(launch, scope, body, found, frozenset(blocks), False, unrolled, ())
@@ -107,13 +104,9 @@ class _Loops:
     def text(self, node: Node | None) -> str:
         return fold(text_of(node, self.launch.source.masked))
 
-    def values_at(self, at: int) -> dict[str, str]:
-        values = find_assignments(self.launch.source.masked, (self.launch.kernel.body,), at)
-        return {name: value.text for name, value in values.items()}
-
     def normal(self, text: str, at: int) -> str:
         """Write an index with its variables followed, and B for the threads of a block."""
-        known = self.values_at(at)
+        known = self.launch.values_at(at)
         for _ in range(4):
             text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
         text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
@@ -228,7 +221,7 @@ class _Loops:
         if not self.sites or not all(site.over_grid for site in self.sites):
             return False
         masked, (start, end) = self.launch.source.masked, self.launch.kernel.body
-        known = self.values_at(end)
+        known = self.launch.values_at(end)
         own = [name for name, text in known.items() if self.normal(text, end) in _INDEX]
         for site in self.sites:
             for first, last in site.scaled:
@@ -284,7 +277,7 @@ class _Loops:
         edits.append(Edit(at, at, vector_type(self.type_name, streaming)))
         most = _LOAD_BYTES // min(smallest)
         values = tuple(v for v in (1, 2, 4, 8, 16) if v <= most)
-        line = LineIndex(self.launch.source.masked).at(self.sites[0].declared[0])
+        line = self.launch.source.line_at(self.sites[0].declared[0])
         if len(values) > 1:
             yield TunableConstant(
                 name=name,
@@ -307,7 +300,7 @@ class _Loops:
 
     def multiple(self, text: str, at: int) -> str | None:
         """Write a number of elements in the names of the space; None where it is unknown."""
-        known = self.values_at(at)
+        known = self.launch.values_at(at)
         scope = replace(self.scope, definitions={**known, **self.scope.definitions})
         written = translate(text, scope)
         if written is None or not written.strip("() ").isidentifier():
@@ -382,7 +375,7 @@ class _Loops:
         return tuple(found)
 
     def follow_term(self, term: str, site: VectorSite) -> list[str]:
-        known: Mapping[str, str] = self.values_at(site.body[0])
+        known: Mapping[str, str] = self.launch.values_at(site.body[0])
         term = plain(term)
         if term != site.variable and term in known:
             return [each for text in terms_of(known[term]) for each in self.follow_term(text, site)]
@@ -397,16 +390,12 @@ class _Loops:
             said = Edit(at, at, f"// @{{ {name} }}@ times as much for each block\n")
             yield self.more_items(name, (said,))
             return
-        own = masked[slice(*self.launch.kernel.body)]
+        own = self.launch.body
         if self.has_width or not guarded or _SYNCED.search(own) or own.count("blockIdx.x") != 1:
             return
         site = guarded[0]
         value = site.scaled[0]
-        spans = self.launch.source.reachable([self.launch.kernel])
-        helpers = [
-            masked[start:end] for start, end in spans if (start, end) != self.launch.kernel.span
-        ]
-        if any("blockIdx" in text or _SYNCED.search(text) for text in helpers):
+        if any("blockIdx" in text or _SYNCED.search(text) for text in self.launch.helpers):
             return
         inside = masked[slice(*value)]
         if "blockIdx.x" not in inside or re.search(r"\breturn\b", masked[slice(*site.body)]):
@@ -437,10 +426,17 @@ class _Loops:
         return TunableConstant(name, _ITEMS, 1, note, edits, divides_grid=True, is_work=True)
 
     def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
-        masked, lines = self.launch.source.masked, LineIndex(self.launch.source.masked)
-        found: list[int] = []
+        masked, found = self.launch.source.masked, list[int]()
         for node in walk(self.body):
-            if node.type != "for_statement" or self.is_constant(node):
+            bounds = (
+                part(node, "initializer", "declarator", "value"),
+                part(node, "condition", "right"),
+            )
+            if node.type != "for_statement" or all(
+                # the compiler unrolls it all by itself
+                number(self.launch.value(self.text(bound))) is not None
+                for bound in bounds
+            ):
                 continue
             above = masked[: node.start_byte].rstrip()
             touches = any(node.start_byte <= a.at < node.end_byte for a in self.handed)
@@ -457,15 +453,9 @@ class _Loops:
             alone = not masked[start:at].strip()
             text = f"//% if {name}\n#pragma unroll @{{ {name} }}@\n//% endif\n"
             edits.append(Edit(start, start, text) if alone else Edit(at, at, f"\n{text}"))
-        places = " and ".join(str(lines.at(at)) for at in found)
+        places = " and ".join(str(self.launch.source.line_at(at)) for at in found)
         note = f"the loop of line {places}; 0 leaves it to the compiler"
         yield TunableConstant(name, _UNROLLS, 0, note, tuple(edits), is_work=True)
-
-    def is_constant(self, loop: Node) -> bool:
-        # the compiler unrolls it all by itself
-        declared = part(loop, "initializer", "declarator", "value")
-        limit = part(loop, "condition", "right")
-        return all(number(self.launch.value(self.text(n))) is not None for n in (declared, limit))
 
 
 def _is_conditional(node: Node, body: Span) -> bool:

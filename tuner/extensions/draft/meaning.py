@@ -127,13 +127,14 @@ def why_meant(
 ) -> str | None:
     """Say why a number may be one of the problem: a flag, a rank, so many of something."""
     called = [snake_case(name).upper() for name in names]
-    text = "\n".join(launch.source.masked[start:end] for start, end in reached)
+    # a macro ends at its line, whatever is joined to it
+    text = ";\n".join(launch.source.masked[start:end] for start, end in reached)
     is_row = value == WARP and _EXCHANGED.search(text) is not None
     if is_row and re.search(_OF_LANES.format(own=_any_of(names)), text):
         return _HARDWARE
     # `pack_t<T, kVec> v;`: a class that moves so many, whatever it is made of
-    body = launch.source.masked[slice(*launch.kernel.body)]
-    moved = body if re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", body) else text
+    is_class = re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", launch.body)
+    moved = launch.body if is_class else text
     if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(moved):
         return OTHER_WIDTH
     if isinstance(value, bool) or any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.extensions.draft.array_access import Access, OwnArray, name_of, split_at, unwrap_name
@@ -35,10 +35,15 @@ _CAST = re.compile(
 _POINTEE = re.compile(
     r"^(?:const\s+|volatile\s+)*(.+?)(?:\s+const)?\s*\*\s*(?:const|__restrict__)?$"
 )
-_LOADS = re.compile(r"__ld\w+|assert")
-_STORES = re.compile(r"__st\w+|memset")
 _CHANGES = re.compile(r"atomic\w+|swap")
-_COPIES = re.compile(r"memcpy|__pipeline_memcpy_async|memcpy_async")
+# what functions of CUDA's and C's do with what they are passed at a place: read, write
+_LIBRARY: tuple[tuple[re.Pattern[str], Callable[[int], str]], ...] = (
+    (re.compile(r"memcpy|__pipeline_memcpy_async|memcpy_async"), lambda at: "wr"[at : at + 1]),
+    (re.compile(r"__ld\w+|assert"), lambda _: "r"),
+    (re.compile(r"__st\w+|memset"), lambda at: "w" * (at == 0)),
+    (re.compile(r"swap"), lambda _: "rw"),
+    (_CHANGES, lambda at: "rw" if at == 0 else "r"),
+)
 _UNTOUCHED = re.compile(r"\w*prefetch\w*|__is\w+|sizeof|alignof|decltype")
 _ELEMENT_CALLS = re.compile(r"__ld\w+|__st\w+|atomic\w+|swap")
 _ATOMIC_SUM = re.compile(r"atomic(?:Add|Sub)\w*")
@@ -152,7 +157,11 @@ class _Reader:
                 n for n in inside if self.span[0] <= n.start_byte < self.span[1]
             ]
         nodes = self.names[self.span]
-        wandering = {self.text(n) for n in nodes if self.is_moved_in_loop(n)}
+        wandering = set[str]()
+        for node, around in ((n, n.parent) for n in nodes if n.parent is not None):
+            is_set = around.type == "assignment_expression" and part(around, "left") == node
+            if (is_set or around.type == "update_expression") and any(self.loops(node)):
+                wandering.add(self.text(node))
         for node in nodes:
             place = self.places.get(self.text(node))
             if place is None or node.parent is None or self.is_declared(node):
@@ -163,8 +172,10 @@ class _Reader:
                 yield from self.follow_element(node, place)
                 continue
             place = replace(place, wanders=place.wanders or self.text(node) in wandering)
-            if by := self.move(node):
+            is_moved = self.text(part(node.parent, "operator")) == "+="
+            if is_moved and part(node.parent, "left") == node:
                 if self.text(node) not in wandering:
+                    by = self.text(part(node.parent, "right"))
                     self.places[self.text(node)] = place.move_by(by)
             else:
                 yield from self.follow_pointer(node, place)
@@ -198,22 +209,6 @@ class _Reader:
         if parent is None or parent.type == "parameter_declaration":
             return True
         return parent.type in ("init_declarator", "declaration") and part(parent, "value") != node
-
-    def move(self, node: Node) -> str:
-        parent = node.parent
-        if parent is None or parent.type != "assignment_expression":
-            return ""
-        if part(parent, "left") != node or self.text(part(parent, "operator")) != "+=":
-            return ""
-        return self.text(part(parent, "right"))
-
-    def is_moved_in_loop(self, node: Node) -> bool:
-        parent = node.parent
-        changed = parent is not None and (
-            parent.type == "update_expression"
-            or (parent.type == "assignment_expression" and part(parent, "left") == node)
-        )
-        return changed and any(self.loops(node))
 
     def loops(self, node: Node) -> Iterator[Node]:
         inside = (around for around in ancestors(node) if around.start_byte >= self.span[0])
@@ -250,7 +245,10 @@ class _Reader:
             sign = self.text(part(parent, "operator"))
             cast = self.cast(node, parent)
             if cast is not None:
-                parent, place = cast[0], self.as_type(place, cast[1])
+                parent, c_type = cast
+                # else `auto`, or a number of the address
+                if pointee := _POINTEE.match(c_type):
+                    place = replace(place, unit=self.unit(pointee[1].strip(), place.c_type))
             elif parent.type == "binary_expression" and sign in ("+", "-"):
                 left = part(parent, "left")
                 other = self.text(part(parent, "right") if left == node else left)
@@ -275,12 +273,6 @@ class _Reader:
         if match is None or call is None or parent.named_children[0] != node:
             return None
         return call, (match[1] or "").strip()
-
-    def as_type(self, place: _Place, c_type: str) -> _Place:
-        match = _POINTEE.match(c_type)
-        if match is None:
-            return place  # `auto`, or a number of the address
-        return replace(place, unit=self.unit(match[1].strip(), place.c_type))
 
     def unit(self, c_type: str, array_type: str) -> str | None:
         own, other = self.size(array_type), self.size(c_type)
@@ -364,9 +356,8 @@ class _Reader:
                 yield from self.follow_element(call, place)
             else:
                 yield self.access(node, place)
-        elif known := _library_use(name, at):
-            if place.is_element and not _CHANGES.fullmatch(name):
-                known = "r"
+        elif known := next((uses(at) for what, uses in _LIBRARY if what.fullmatch(name)), ""):
+            known = "r" if place.is_element and not _CHANGES.fullmatch(name) else known
             found = self.access(node, place, reads="r" in known, writes="w" in known)
             exact = found.exact and (place.is_element or bool(_ELEMENT_CALLS.fullmatch(name)))
             yield replace(found, exact=exact, adds=bool(_ATOMIC_SUM.fullmatch(name)) and at == 0)
@@ -433,16 +424,16 @@ class _Reader:
         if constant and not found:
             yield outer
         for inner in found:
-            words = _Words(self.masked, span, inner, names, called)
-            bounds = tuple(Bound(words.text(b.what), words.text(b.limit)) for b in inner.bounds)
+            write = _words_of_caller(self.masked, span, inner, names, called)
+            bounds = tuple(Bound(write(b.what), write(b.limit)) for b in inner.bounds)
             access = replace(
                 inner,
-                index=_sum(place.offset, words.text(inner.index)),
+                index=_sum(place.offset, write(inner.index)),
                 bounds=(*bounds, *outer.bounds),
                 at=outer.at,
                 loop_end=outer.loop_end,
                 exact=inner.exact and outer.exact,
-                counts=tuple(words.text(text) for text in inner.counts),
+                counts=tuple(map(write, inner.counts)),
             )
             if constant and inner.handed:
                 access = replace(access, handed="", reads=True, writes=False)
@@ -482,41 +473,27 @@ class _Reader:
         return self.text(inside)[1:-1].strip() if inside is not None else "0"
 
 
-def _library_use(name: str, place: int) -> str:
-    # what a function of CUDA's or C's does with what it is passed at `place`
-    if _COPIES.fullmatch(name):
-        return ("w", "r", "")[min(place, 2)]
-    if _LOADS.fullmatch(name):
-        return "r"
-    if _STORES.fullmatch(name):
-        return "w" * (place == 0)
-    if _CHANGES.fullmatch(name):
-        return "rw" if place == 0 or name == "swap" else "r"
-    return ""
+def _words_of_caller(
+    masked: str, body: Span, found: Access, passed: Mapping[str, str], function: str
+) -> Callable[[str], str]:
+    """Give what writes in the names of a function's caller what the function has a name for."""
+    variables = find_assignments(masked, (body,), max(found.at, body[0]), found.loop_end)
+    bounded = {bound.what for bound in found.bounds}
+    values = {n: v.text for n, v in variables.items() if n not in bounded}
+    own = {*_DECLARED.findall(masked, *body)} - {*values}
 
-
-class _Words:
-    """Writes what a function calls something in the names of its caller."""
-
-    def __init__(
-        self, masked: str, body: Span, found: Access, passed: Mapping[str, str], function: str
-    ) -> None:
-        variables = find_assignments(masked, (body,), max(found.at, body[0]), found.loop_end)
-        bounded = {bound.what for bound in found.bounds}
-        self.values = {n: v.text for n, v in variables.items() if n not in bounded}
-        self.passed, self.function = passed, function
-        self.own = {*_DECLARED.findall(masked, *body)} - {*self.values}
-
-    def text(self, text: str, depth: int = 0) -> str:
+    def write(text: str, depth: int = 0) -> str:
         def word(match: re.Match[str]) -> str:
             name = match[0]
-            if name in self.passed:
-                return f"({self.passed[name]})"
-            if name in self.values and depth < _MAX_DEPTH:
-                return f"({self.text(self.values[name], depth + 1)})"
-            return f"{name}_{self.function}" if name in self.own else name
+            if name in passed:
+                return f"({passed[name]})"
+            if name in values and depth < _MAX_DEPTH:
+                return f"({write(values[name], depth + 1)})"
+            return f"{name}_{function}" if name in own else name
 
         return unwrap_name(re.sub(r"(?<![\w.])[A-Za-z_]\w*", word, text))
+
+    return write
 
 
 def _sum(offset: str, index: str) -> str:

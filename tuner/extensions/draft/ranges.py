@@ -80,8 +80,23 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
         element = node if text in elements else None
         if text in pointers:
             element = _read(node, masked)
-        if element is not None:
-            yield from _use(element, masked)
+        top = _climb(element) if element is not None else node
+        parent = top.parent
+        if element is None or parent is None:
+            continue
+        sign, at = text_of(part(parent, "operator"), masked), element.start_byte
+        if parent.type in ("binary_expression", "assignment_expression"):
+            is_left = part(parent, "left") == top
+            if sign in _BITS and (is_left or sign == "&"):
+                yield _BITS[sign], at
+            elif sign in _SUMS:
+                yield _SUMS[sign], at
+            elif sign in ("<", "<=", ">", ">=", "!="):
+                around = next((one for one in ancestors(parent) if one.type in _LOOPS), None)
+                if around is not None and part(around, "condition") in (parent, parent.parent):
+                    yield "counted to", at
+        if any(one.type == "subscript_argument_list" for one in (parent, *ancestors(parent))):
+            yield "an index", at
 
 
 def _read(node: Node, masked: str) -> Node | None:
@@ -109,23 +124,3 @@ def _climb(node: Node) -> Node:
             break
         node = parent
     return node
-
-
-def _use(node: Node, masked: str) -> Iterator[tuple[str, int]]:
-    top = _climb(node)
-    parent, at = top.parent, node.start_byte
-    if parent is None:
-        return
-    sign = text_of(part(parent, "operator"), masked) if part(parent, "operator") else ""
-    if parent.type in ("binary_expression", "assignment_expression"):
-        is_left = part(parent, "left") == top
-        if sign in _BITS and (is_left or sign == "&"):
-            yield _BITS[sign], at
-        elif sign in _SUMS:
-            yield _SUMS[sign], at
-        elif sign in ("<", "<=", ">", ">=", "!="):
-            around = next((one for one in ancestors(parent) if one.type in _LOOPS), None)
-            if around is not None and part(around, "condition") in (parent, parent.parent):
-                yield "counted to", at
-    if any(one.type == "subscript_argument_list" for one in (parent, *ancestors(parent))):
-        yield "an index", at

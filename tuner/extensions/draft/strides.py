@@ -10,10 +10,8 @@ from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
-from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.translate import Scope, translate
-from tuner.source.accesses import Bound, bounds_at, find_assignments
-from tuner.source.facts import LineIndex
+from tuner.source.accesses import Bound, bounds_at
 from tuner.source.syntax import parse_tree, text_of, walk
 
 _NAMED = re.compile(r"(?i)(?:\w*_)?strides?(?:_\w+)?|(?:\w*_)?pitch|\w+[Ss]tride")
@@ -75,7 +73,7 @@ class _Strides:
 
     def indices(self) -> Iterator[_Index]:
         kernel, masked = self.launch.kernel, self.launch.source.masked
-        for reach in accesses_of(self.launch.source, kernel, self.launch.types()):
+        for reach in self.launch.accesses():
             terms = tuple(terms_of(reach.index))
             yield _Index(terms, reach.bounds, reach.at, reach.counts, reach.exact)
         for node in walk(parse_tree(masked)):
@@ -93,18 +91,13 @@ class _Strides:
     def stride(
         self, name: str, indices: Sequence[_Index], scope: Scope, grid: tuple[str, ...]
     ) -> tuple[str, str] | None:
-        lines = LineIndex(self.launch.source.masked)
         told: dict[str, int] = {}
         for index in indices:
             minor = self.minor(name, index, scope)
             outside = any(s != name and s in factors_of(t) for t in index.terms for s in self.asked)
             if minor is None or not (minor or index.counts or (index.exact and outside)):
                 continue
-            variables = find_assignments(
-                self.launch.source.masked, (self.launch.kernel.body,), index.at
-            )
-            known = {variable: value.text for variable, value in variables.items()}
-            site = IndexSite(scope, grid, (), index.bounds, known)
+            site = IndexSite(scope, grid, (), index.bounds, self.launch.values_at(index.at))
             inside = " + ".join(minor) or "0"
             shape = site.count_shape(inside, index.counts) or (
                 site.dimensions(inside) if index.exact or minor else None
@@ -112,7 +105,7 @@ class _Strides:
             if shape:
                 pieces = (text for text in shape if text != "1")
                 factors = (p if re.fullmatch(r"[\w* ]+", p) else f"({p})" for p in pieces)
-                told.setdefault(" * ".join(factors) or "1", lines.at(index.at))
+                told.setdefault(" * ".join(factors) or "1", self.launch.source.line_at(index.at))
         if len(told) == 1:
             text, line = next(iter(told.items()))
             return text, f"of a contiguous array, as it is indexed in line {line}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, Evidence
@@ -13,7 +13,7 @@ from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import translate
 from tuner.extensions.draft.tunables import TunableConstant
 from tuner.model.tensor_maps import DATA_TYPES, SWIZZLES
-from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, LineIndex
+from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter
 from tuner.source.syntax import closing, split_list
 from tuner.space.blanks import BLANK, MARK
 
@@ -24,10 +24,6 @@ _ARGUMENTS = 12
 _TYPE, _ADDRESS, _SIZES, _BOX, _SWIZZLE, _PROMOTION = 1, 3, 4, 6, 9, 10
 _STORES = re.compile(r"store|global\.shared")
 _DTYPES = {name.upper(): name for name in (*DATA_TYPES,)}
-
-
-def is_map(parameter: KernelParameter) -> bool:
-    return parameter.c_type.lower().endswith("tensormap") and not parameter.pointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +107,21 @@ def with_maps(
 def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
     """Take the maps that are a kernel's last parameters out of it, and find where they are made."""
     parameters = launch.kernel.parameters
-    count = next((n for n, p in enumerate(reversed(parameters)) if not is_map(p)), len(parameters))
+    are_maps = [p.c_type.lower().endswith("tensormap") and not p.pointers for p in parameters]
+    count = [*reversed(are_maps), False].index(False)
     if not count:
         return launch, ()
     passed = launch.passed
-    calls = [*_calls(launch.source.masked)]
-    mapped = parameters[len(parameters) - count :]
-    maps = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
-    kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
-    return replace(launch, kernel=kernel), maps
-
-
-def _calls(masked: str) -> Iterator[tuple[int, list[str]]]:
+    calls, masked = list[tuple[int, list[str]]](), launch.source.masked
     for match in _ENCODES.finditer(masked):
         end = closing(masked, match.end())
         pieces = split_list(masked[match.end() + 1 : end - 1]) if end else []
         if len(pieces) == _ARGUMENTS:
-            yield match.start(), [text for text, _ in pieces]
+            calls.append((match.start(), [text for text, _ in pieces]))
+    mapped = parameters[len(parameters) - count :]
+    maps = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
+    kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
+    return replace(launch, kernel=kernel), maps
 
 
 def _read_map(
@@ -144,8 +138,8 @@ def _read_map(
             re.search(r"_(?:L2_)?(\d+)B$", given[place]) for place in (_SWIZZLE, _PROMOTION)
         )
         wide = swizzle[1] if swizzle and int(swizzle[1]) in SWIZZLES else "0"
-        body = masked[slice(*launch.kernel.body)]
-        used = [line for line in body.splitlines() if re.search(rf"\b{parameter.name}\b", line)]
+        name = re.compile(rf"\b{parameter.name}\b")
+        used = [line for line in launch.body.splitlines() if name.search(line)]
         if names and sizes and len(sizes) == len(box):
             return DraftMap(
                 parameter,
@@ -156,7 +150,7 @@ def _read_map(
                 swizzle=wide,
                 l2_promotion=promotion[1] if promotion else "0",
                 stored=any(_STORES.search(line) for line in used),
-                line=LineIndex(masked).at(at),
+                line=launch.source.line_at(at),
             )
     return DraftMap(parameter)
 

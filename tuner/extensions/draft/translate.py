@@ -13,7 +13,7 @@ from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.kernels import element_dtype, lanes_of
-from tuner.source.syntax import Node, fold, listed, number, parse_tree, text_of, walk
+from tuner.source.syntax import Node, fold, listed, number, parse_tree, part, text_of, walk
 
 # without underscores, in lower case
 _CEIL_DIV = frozenset(("ceildiv", "cdiv", "divup", "divceil", "divroundup"))
@@ -205,10 +205,8 @@ class _ExpressionTranslator:
 
     def _rounded_up(self, node: Node) -> str | None:
         # the (A - 1) / B of (A - 1) / B + 1
-        while node.type == "parenthesized_expression":
-            node = node.named_children[0]
-        operator = node.child_by_field_name("operator")
-        if operator is None or text_of(operator, self.source) != "/":
+        node = self._inside(node)
+        if text_of(part(node, "operator"), self.source) != "/":
             return None
         terms = self._terms(_field(node, "left"))
         if ("-", "1") not in terms:
@@ -217,6 +215,12 @@ class _ExpressionTranslator:
         dividend = _sum(terms)
         by = self.expression(_field(node, "right"))
         return None if dividend is None else f"ceil_div({dividend}, {by})"
+
+    def _inside(self, node: Node) -> Node:
+        # without casts and parentheses around it
+        while node.type in ("parenthesized_expression", "cast_expression"):
+            node = part(node, "value") or node.named_children[0]
+        return node
 
     def _without_round_up(self, dividend: Node, by: str) -> str | None:
         # the A of A + divisor - 1, in any order, the divisor a number or a name
@@ -236,8 +240,7 @@ class _ExpressionTranslator:
     def _terms(self, node: Node, sign: str = "+") -> list[tuple[str, str]]:
         if node.type == "parenthesized_expression":
             return self._terms(node.named_children[0], sign)
-        operator = node.child_by_field_name("operator")
-        mark = text_of(operator, self.source) if operator is not None else ""
+        mark = text_of(part(node, "operator"), self.source)
         if node.type == "binary_expression" and mark in ("+", "-"):
             right = sign if mark == "+" else "+-"[sign == "+"]
             left = self._terms(_field(node, "left"), sign)
@@ -254,7 +257,12 @@ class _ExpressionTranslator:
         if len(passed) == 2 and name.replace("_", "").lower() in _CEIL_DIV:
             name = "ceil_div"
         elif len(passed) == 1 and name in ("ceil", "ceilf"):
-            return self._ceiling(passed[0])
+            # `ceil((float)n / 256)`
+            divided = self._inside(passed[0])
+            if text_of(part(divided, "operator"), self.source) != "/":
+                return self.expression(divided)
+            left, right = (self.expression(_field(divided, side)) for side in ("left", "right"))
+            return f"ceil_div({left}, {right})"
         elif len(passed) >= 2 and name.lower() in ("min", "max"):
             name = name.lower()
         elif (result := {"GET_BLOCKS": _GET_BLOCKS, **self.scope.results}.get(name)) is not None:
@@ -262,17 +270,6 @@ class _ExpressionTranslator:
         else:
             raise _UntranslatableError
         return f"{name}({', '.join(self.expression(argument) for argument in passed)})"
-
-    def _ceiling(self, node: Node) -> str:
-        # `ceil((float)n / 256)`
-        while node.type in ("parenthesized_expression", "cast_expression"):
-            is_cast = node.type == "cast_expression"
-            node = _field(node, "value") if is_cast else node.named_children[0]
-        operator = node.child_by_field_name("operator")
-        if operator is None or text_of(operator, self.source) != "/":
-            return self.expression(node)
-        left, right = (self.expression(_field(node, side)) for side in ("left", "right"))
-        return f"ceil_div({left}, {right})"
 
     def _result(self, result: Translation, passed: Sequence[Node]) -> str:
         known = dict(zip(result.parameters, map(self.expression, passed), strict=False))

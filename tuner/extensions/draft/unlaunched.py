@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.source.accesses import bare, find_assignments
@@ -25,6 +25,7 @@ _BUILTIN = re.compile(r"\b(?:(?:block|grid)Dim|(?:block|thread)Idx)\s*\.\s*[xyz]
 _USED = r"\b{}\s*\.\s*{}\b"
 # a padded column is no thread
 _TILE = re.compile(r"\b__shared__[^;=]*?\w+\s*\[\s*(\w+)\s*\]\s*\[\s*(\w+)\s*(?:\+\s*\d+\s*)?\]")
+_DYNAMIC = re.compile(r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b")
 _STEP = re.compile(r"=\s*(?:\(\w+\)\s*)?threadIdx\s*\.\s*x\s*;[^;{}]*;\s*\w+\s*\+=\s*(\w+)\s*\)")
 
 
@@ -36,52 +37,33 @@ def guessed_site(
     It takes as many blocks as what they count is compared with. An extent that nothing bounds is a
     name, so that it becomes an axis, where a block is one row of it, else `UNKNOWN`.
     """
-    reading = _UnlaunchedReading.of(source, kernel, types)
+    reading = _UnlaunchedReading(source, kernel, types)
     block = reading.block()
     grid = tuple(reading.blocks(place, block) for place in range(reading.count("blockIdx") or 1))
     return replace(
         nowhere,
         grid=grid,
         block=block,
-        shared=UNKNOWN if reading.is_dynamic else nowhere.shared,
+        shared=UNKNOWN if _DYNAMIC.search(reading.text) else nowhere.shared,
         arguments=tuple(parameter.name for parameter in kernel.parameters),
         definitions=reading.definitions,
     )
 
 
-@dataclass(frozen=True, slots=True)
 class _UnlaunchedReading:
-    kernel: KernelFunction
-    body: str
-    text: str
-    constants: frozenset[str]
-    limits: Mapping[str, str]
-    definitions: Mapping[str, str]
-
-    @classmethod
-    def of(
-        cls, source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]
-    ) -> _UnlaunchedReading:
+    def __init__(
+        self, source: SourceFile, kernel: KernelFunction, types: Mapping[str, str]
+    ) -> None:
+        masked, self.kernel = source.masked, kernel
+        self.body = masked[slice(*kernel.body)]
+        self.text = "\n".join(masked[start:end] for start, end in source.reachable([kernel]))
+        self.constants = {constant.name for constant in source.constants}
+        self.constants |= {one.name for one in kernel.template if not one.is_type}
         reaches = accesses_of(source, kernel, types)
-        limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
-        spans = source.reachable([kernel])
-        known = find_assignments(source.masked, (kernel.body,), kernel.body[1])
-        own = {name: one.text for name, one in known.items() if not _BUILTIN.search(one.text)}
-        numbers = {constant.name for constant in source.constants}
-        numbers |= {parameter.name for parameter in kernel.template if not parameter.is_type}
-        return cls(
-            kernel,
-            source.masked[slice(*kernel.body)],
-            "\n".join(source.masked[start:end] for start, end in spans),
-            frozenset(numbers),
-            limits,
-            {name: text for name, text in own.items() if name not in numbers},
-        )
-
-    @property
-    def is_dynamic(self) -> bool:
-        pattern = r"\bextern\b[^;{}]*\b__shared__\b|\b__shared__\b[^;{}=\[]*\bextern\b"
-        return re.search(pattern, self.text) is not None
+        self.limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
+        known = find_assignments(masked, (kernel.body,), kernel.body[1])
+        own = {name: one.text for name, one in known.items() if name not in self.constants}
+        self.definitions = {n: text for n, text in own.items() if not _BUILTIN.search(text)}
 
     def uses(self, what: str, place: int) -> bool:
         return re.search(_USED.format(what, "xyz"[place]), self.text) is not None
@@ -97,7 +79,8 @@ class _UnlaunchedReading:
         tile = _TILE.search(self.body)
         if extents == 1:
             return (self.threads(),)
-        if extents == 2 and tile is not None and {tile[1], tile[2]} <= self.known_extents():
+        known = self.constants | {n for n in re.findall(r"\d+", self.body) if int(n) <= 33}
+        if extents == 2 and tile is not None and {tile[1], tile[2]} <= known:
             rows, columns = number(tile[1]), number(tile[2])
             is_padded = rows is not None and columns == rows + 1
             return (tile[1] if is_padded else tile[2], tile[1])
@@ -110,9 +93,6 @@ class _UnlaunchedReading:
         found = {name for name in self.constants if own.fullmatch(re.sub(r"^k(?=[A-Z])", "", name))}
         steps = (name for name in sorted(found) if re.search(rf"{used}\b{name}\b", self.text))
         return next(steps, "")
-
-    def known_extents(self) -> frozenset[str]:
-        return self.constants | {text for text in re.findall(r"\d+", self.body) if int(text) <= 33}
 
     def threads(self) -> str:
         if not self.uses("threadIdx", 0) and not self.uses("blockDim", 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.extensions.draft.host_values import HostLaunch, Number
@@ -140,7 +140,14 @@ def skeleton(statement: Statement) -> str:
     count = count or "1"
     given = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in statement.inputs)
     wanted = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in statement.outputs)
-    declared, names = [*_declarations(statement)], [*_names(statement)]
+    axes = [axis for axis in statement.axes if axis not in statement.scalars]
+    declared = [
+        f"{'const ' * (a.role == 'input')}{_C_TYPES[a.dtype]}* __restrict__ {a.name}"
+        for a in statement.arrays
+    ]
+    declared += [f"{_C_TYPES[dtype]} {name}" for name, (dtype, _) in statement.scalars.items()]
+    declared += [f"int {axis}" for axis in axes]
+    names = [*(array.name for array in statement.arrays), *statement.scalars, *axes]
     headers = {
         header
         for array in statement.arrays
@@ -171,20 +178,3 @@ def kernel_name(statement: Statement) -> str:
     """Make an identifier of the problem's name."""
     name = "".join(c if c.isalnum() and c.isascii() else "_" for c in statement.name).strip("_")
     return name if name[:1].isalpha() else f"problem_{name}".rstrip("_")
-
-
-def _declarations(statement: Statement) -> Iterator[str]:
-    for array in statement.arrays:
-        const = "const " if array.role == "input" else ""
-        yield f"{const}{_C_TYPES[array.dtype]}* __restrict__ {array.name}"
-    for name, (dtype, _) in statement.scalars.items():
-        yield f"{_C_TYPES[dtype]} {name}"
-    for axis in statement.axes:
-        if axis not in statement.scalars:
-            yield f"int {axis}"
-
-
-def _names(statement: Statement) -> Iterator[str]:
-    yield from (array.name for array in statement.arrays)
-    yield from statement.scalars
-    yield from (axis for axis in statement.axes if axis not in statement.scalars)

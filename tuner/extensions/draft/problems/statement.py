@@ -190,7 +190,11 @@ def _of_module(problem: BenchProblem) -> Statement:
     taken = {name for name, _, _ in tensors} | RESERVED_NAMES
     # What sizes the inputs comes first: a filter's width gives way to that of an image.
     names = [name for name in base if name not in taken]
-    inner = {name: not _sizes_inputs(problem, name) for name in names}
+    inner = dict.fromkeys(names, True)
+    for name in names:
+        with suppress(KernelError):
+            doubled = {name: 2 * problem.knobs[name].value}
+            inner[name] = _input_shapes(problem, doubled) == _input_shapes(problem, {})
     names.sort(key=inner.__getitem__)
     found = find_axes(names, inner, base, extents)
     axes = found.names
@@ -230,14 +234,6 @@ def _of_module(problem: BenchProblem) -> Statement:
 def _input_shapes(problem: BenchProblem, sizes: Sizes) -> list[tuple[int, ...]]:
     found, _ = problem.at(sizes).inputs(device="meta")
     return [tuple(one.shape) for one in found.values() if hasattr(one, "shape")]
-
-
-def _sizes_inputs(problem: BenchProblem, name: str) -> bool:
-    try:
-        doubled = {name: 2 * problem.knobs[name].value}
-        return _input_shapes(problem, doubled) != _input_shapes(problem, {})
-    except KernelError:
-        return False
 
 
 def _tensors(problem: BenchProblem, sizes: Sizes) -> Iterator[tuple[str, str, Any]]:
@@ -363,8 +359,10 @@ def _without_silent(
 
 def _each_input_matters(problem: BenchProblem, case: Sizes, ends_s: float) -> bool:
     posed = problem.at(case)
+    drawn = (posed.inputs(seed)[0].items() for seed in (1, 2))
     first, second = (
-        {n: v.double() for n, v in posed.inputs(seed)[0].items() if _is_float(v)} for seed in (1, 2)
+        {n: v.double() for n, v in one if hasattr(v, "shape") and v.is_floating_point()}
+        for one in drawn
     )
     known = posed.run(first, wide=True)
     for name, other in second.items():
@@ -375,10 +373,6 @@ def _each_input_matters(problem: BenchProblem, case: Sizes, ends_s: float) -> bo
         if _same(known, posed.run({**first, name: other}, wide=True)):
             return False
     return True
-
-
-def _is_float(value: Any) -> bool:
-    return hasattr(value, "is_floating_point") and bool(value.is_floating_point())
 
 
 def _same(one: Any, other: Any) -> bool:

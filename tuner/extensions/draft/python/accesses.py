@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.source import PythonKernel, all_arguments
 
 _READS = ("load", "gather")
@@ -83,11 +84,9 @@ class _AccessReading:
         self.calls = [node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)]
         self.defined: dict[str, list[ast.expr]] = {}
         for node in ast.walk(kernel.node):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Name):
-                        self.defined.setdefault(target.id, []).append(node.value)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            for name, value in bindings(node):
+                self.defined.setdefault(name, []).append(value)
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                 self.defined.setdefault(f"+{node.target.id}", []).append(node.value)
 
     def base(self, node: ast.expr, depth: int = 0) -> str | None:
@@ -125,14 +124,18 @@ class _AccessReading:
         base = None if address is None else self.base(address)
         if base is None or address is None or base in self.constexprs:
             return
-        line = (call.lineno,)
+        line, stored_as = (call.lineno,), ""
+        match call.args[1] if len(call.args) > 1 else _keyword(call, "value"):
+            case ast.Call(func=ast.Attribute(attr="to"), args=[kind]) if method in _WRITES:
+                text = ast.unparse(kind)
+                stored_as = text.rpartition(".")[2] if "." in text and "dtype" not in text else ""
         yield (
             base,
             PythonAccess(
                 reads=line if method in _READS or is_atomic else (),
                 writes=line if method in _WRITES or is_atomic else (),
                 is_index=method in _READS and self._points(call),
-                stored_as=self._stored_dtype(call) if method in _WRITES else "",
+                stored_as=stored_as,
                 extent=self._extent(call, address),
             ),
         )
@@ -159,15 +162,6 @@ class _AccessReading:
             for other in self.calls
             if other is not call and other.args and _method(other) in _READS
         )
-
-    @staticmethod
-    def _stored_dtype(call: ast.Call) -> str:
-        value = call.args[1] if len(call.args) > 1 else _keyword(call, "value")
-        match value:
-            case ast.Call(func=ast.Attribute(attr="to"), args=[kind]):
-                text = ast.unparse(kind)
-                return text.rpartition(".")[2] if "." in text and "dtype" not in text else ""
-        return ""
 
     def _extent(self, call: ast.Call, address: ast.expr) -> str:
         """Name the parameter that bounds the only offset of an address."""

@@ -137,17 +137,13 @@ class _Arguments:
         drafted = tuple(self._argument(name, dtypes[name], name in outputs) for name in names)
         axes = {name: name for name in self.shapes.axes}
         found = Inference(Axes(axes), drafted, tuple(self._workloads([*axes])))
-        return HandedArgument(found, scalars, outputs, tuple(self._notes()))
-
-    def _notes(self) -> Iterator[str]:
-        defaults = defaults_of(self.host)
         optional = [
-            one.arg
-            for one in all_arguments(self.host)
-            if isinstance(d := defaults.get(one.arg), ast.Constant) and d.value is None
+            name
+            for name, default in defaults_of(self.host).items()
+            if isinstance(default, ast.Constant) and default.value is None
         ]
-        if optional:
-            yield f"{', '.join(optional)}: None, as the launcher has it where nobody says"
+        note = f"{', '.join(optional)}: None, as the launcher has it where nobody says"
+        return HandedArgument(found, scalars, outputs, (note,) if optional else ())
 
     def _scalars(self) -> tuple[ScalarArgument, ...]:
         defaults = defaults_of(self.host)
@@ -248,27 +244,24 @@ class _Arguments:
                 found[name] = (stored, Evidence(LIKELY, text))
         floats = Counter(kind for kind, _ in found.values() if "float" in kind)
         most = floats.most_common(1)[0][0] if floats else ""
+        casts = any(
+            isinstance(node, ast.Call) and ast.unparse(node).endswith(".to(tl.float32)")
+            for kernel, _ in self.pairs
+            for node in ast.walk(kernel.node)
+        )
         for name in names:
             if name not in found:
                 of = self.shapes.tensors[name].dtype_of
                 known = found.get(of or "")
                 if known is not None:
                     found[name] = (known[0], Evidence(known[1].certainty, f"the dtype of {of}"))
+                elif casts and most in ("", "float32"):
+                    text = "bfloat16: the kernel computes in float32"
+                    found[name] = "bfloat16", Evidence(GUESSED, text)
                 else:
-                    found[name] = self._usual_dtype(most)
+                    text = f"{most} as other arrays" if most else "float32: nothing says the dtype"
+                    found[name] = most or "float32", Evidence(GUESSED, text)
         return found
-
-    def _usual_dtype(self, most: str) -> tuple[str, Evidence]:
-        casts = any(
-            isinstance(node, ast.Call) and ast.unparse(node).endswith(".to(tl.float32)")
-            for kernel, _ in self.pairs
-            for node in ast.walk(kernel.node)
-        )
-        if casts and most in ("", "float32"):
-            return "bfloat16", Evidence(GUESSED, "bfloat16: the kernel computes in float32")
-        if most:
-            return most, Evidence(GUESSED, f"{most} as other arrays")
-        return "float32", Evidence(GUESSED, "float32: nothing says the dtype")
 
     def _argument(self, name: str, kind: tuple[str, Evidence], is_made: bool) -> DraftArgument:
         tensor, access = self.shapes.tensors[name], self.accesses.get(name, PythonAccess())
@@ -302,10 +295,13 @@ class _Arguments:
         if is_made:
             line = tensor.line
             return "output", Evidence(SURE, f"made and returned, line {line}")
-        restored = self._restored_arrays()
-        if tensor.name in restored:
-            text = f"restore_value, line {restored[tensor.name]}"
-            return "inout", Evidence(SURE, text)
+        for kernel, site in self.pairs:
+            autotune, passed = kernel.decoration("autotune"), passed_to(kernel, site.call)
+            for one in autotune.call.keywords if autotune and autotune.call else ():
+                names = self.source.literals.try_evaluate(one.value) or ()
+                restored = names if one.arg == "restore_value" else ()
+                if any(self.shapes.root(passed[n]) is tensor for n in restored if n in passed):
+                    return "inout", Evidence(SURE, f"restore_value, line {one.value.lineno}")
         if access.writes and access.reads:
             return "inout", Evidence(LIKELY, f"read and written, line {access.writes[0]}")
         if access.writes:
@@ -320,38 +316,13 @@ class _Arguments:
                     return "output", Evidence(LIKELY, f"written, line {node.lineno}")
         return "input", Evidence(LIKELY, f"a parameter, line {tensor.line}")
 
-    def _restored_arrays(self) -> dict[str, int]:
-        found = {}
-        for kernel, site in self.pairs:
-            autotune = kernel.decoration("autotune")
-            passed = passed_to(kernel, site.call)
-            for one in autotune.call.keywords if autotune and autotune.call else ():
-                if one.arg == "restore_value":
-                    for name in self.source.literals.try_evaluate(one.value) or ():
-                        tensor = self.shapes.root(passed[name]) if name in passed else None
-                        if tensor is not None:
-                            found[tensor.name] = one.value.lineno
-        return found
-
     def _calls(self) -> Iterator[tuple[ast.Call, Mapping[str, ast.expr]]]:
         """Find calls of the launcher elsewhere in the file, with what names are there."""
         scopes: list[tuple[ast.AST, dict[str, ast.expr]]] = []
         for node in (self.source.tree, *ast.walk(self.source.tree)):
             if isinstance(node, ast.Module | ast.FunctionDef) and node is not self.host:
-                bound: dict[str, ast.expr] = {}
-                for one in statements(node.body):
-                    match one:
-                        case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                            bound[name] = value
-                        case ast.Assign(
-                            targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)
-                        ):
-                            bound |= {
-                                n.id: v
-                                for n, v in zip(names, values, strict=False)
-                                if isinstance(n, ast.Name)
-                            }
-                scopes.append((node, bound))
+                pairs = (pair for one in statements(node.body) for pair in bindings(one))
+                scopes.append((node, dict(pairs)))
         called = {self.host.name}
         if self.host.name == "forward":  # of autograd's functions
             applied = (pair for node in self.source.tree.body for pair in bindings(node))

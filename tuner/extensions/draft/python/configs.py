@@ -103,7 +103,14 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
     node = _argument(call, 0, "configs")
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
-    node, notes = _strip_filters(node)
+    notes = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "filter" and len(node.args) == 2:
+            kept, line = ast.unparse(node.args[0]), node.lineno
+            notes.append(f"filter({kept}, ...) (line {line}) is not applied: all are listed")
+        elif node.func.id != "list" or len(node.args) != 1:
+            break
+        node = node.args[-1]
     try:
         configs = source.literals.value(node)
     except UnreadableError as error:
@@ -117,7 +124,11 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
             f"the configs of {kernel.name} are no list of triton.Config: `{ast.unparse(node)[:80]}`"
         )
         raise source.error(message, node.lineno, _REMEDY)
-    said = [_choices(one) for one in made]
+    said = []
+    for one in made:
+        given = {**dict(zip(_ORDER, one.arguments, strict=False)), **one.keywords}
+        options = {name: given[name] for name in _ORDER[1:5] if given.get(name) is not None}
+        said.append({**(given.get("kwargs") or {}), **options})
     names = list(dict.fromkeys(name for one in said for name in one))
     own = {name: source.literals.try_evaluate(node) for name, node in kernel.constexprs.items()}
     implied = {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
@@ -141,7 +152,12 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
     hook, hook_notes = _hook(made)
-    left += _passed_too(source, kernel, {*names})
+    heuristics = _heuristics(source, kernel)
+    for name in kernel.constexprs:
+        if name in heuristics:
+            left.append(f"{name}: triton.heuristics computes it, line {heuristics[name]}")
+        elif name not in names and _TUNABLE.search(name):
+            left.append(f"{name}: the launch passes it, and no config of triton.autotune has it")
     return TunedConfigs(
         tuple(tunables),
         tuple(left),
@@ -164,13 +180,6 @@ def _choose_suggestions(
     return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
 
 
-def _choices(made: Made) -> dict[str, Value]:
-    said = {**dict(zip(_ORDER, made.arguments, strict=False)), **made.keywords}
-    own = said.pop("kwargs", None) or {}
-    options = {name: said[name] for name in _ORDER[1:5] if said.get(name) is not None}
-    return {**own, **options}
-
-
 def _make_tunable(name: str, values: Sequence[Value], line: int, least: int) -> Tunable:
     distinct = tuple(dict.fromkeys(values))
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in distinct)
@@ -180,7 +189,8 @@ def _make_tunable(name: str, values: Sequence[Value], line: int, least: int) -> 
         around = _USUAL.get(name) or _around(listed[0], least)
         if len(around) > 1 and (name in _USUAL or _TUNABLE.search(name)):
             note = f"values around {listed[0]}, the only one of {note}"
-            return Tunable(name, _with(around, listed[0]), listed[0], GUESSED, note)
+            near = tuple(sorted({*around, listed[0]}, key=float))
+            return Tunable(name, near, listed[0], GUESSED, note)
     return Tunable(name, listed, values[0], SURE, note)
 
 
@@ -210,29 +220,6 @@ def _ignored_keywords(call: ast.Call) -> Iterator[str]:
             )
         elif keyword.arg in ("pre_hook", "post_hook"):
             yield f"{keyword.arg} of triton.autotune (line {line}) is ignored"
-
-
-def _strip_filters(node: ast.expr) -> tuple[ast.expr, list[str]]:
-    notes = []
-    while True:
-        match node:
-            case ast.Call(func=ast.Name(id="filter"), args=[test, inner]):
-                kept, line = ast.unparse(test), node.lineno
-                notes.append(f"filter({kept}, ...) (line {line}) is not applied: all are listed")
-                node = inner
-            case ast.Call(func=ast.Name(id="list"), args=[inner]):
-                node = inner
-            case _:
-                return node, notes
-
-
-def _passed_too(source: PythonSource, kernel: PythonKernel, names: set[str]) -> Iterator[str]:
-    heuristics = _heuristics(source, kernel)
-    for name in kernel.constexprs:
-        if name in heuristics:
-            yield f"{name}: triton.heuristics computes it, line {heuristics[name]}"
-        elif name not in names and _TUNABLE.search(name):
-            yield f"{name}: the launch passes it, and no config of triton.autotune has it"
 
 
 def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
@@ -265,13 +252,18 @@ def _read_launches(
             found = _values(source, host, node)
             if found is None and is_asked_for(host, name, node):
                 found = ([], node.lineno)
+        is_named = _TUNABLE.search(name) is not None
         if found is None:
-            left += _why_left(name, node)
+            why = "nothing says what the launch passes"
+            if node is not None:
+                text = ast.unparse(node)[:60]
+                why = f"`{text}` follows from the sizes, line {node.lineno}"
+            left += [f"{name}: {why}"] * is_named
             continue
         values, line = found
         numbers = [v for v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0]
-        if _TUNABLE.search(name) is None or len(numbers) < len(values):
-            if _TUNABLE.search(name):
+        if not is_named or len(numbers) < len(values):
+            if is_named:
                 left.append(f"{name}: {values[0]!r} is no whole number, line {line}")
             continue
         center = numbers[0] if numbers else guess_for(name)
@@ -299,16 +291,6 @@ def is_asked_for(host: ast.FunctionDef, name: str, node: ast.expr) -> bool:
     return named in required and _TUNABLE.search(name) is not None
 
 
-def _why_left(name: str, node: ast.expr | None) -> Iterator[str]:
-    if not _TUNABLE.search(name):
-        return
-    if node is None:
-        yield f"{name}: nothing says what the launch passes"
-        return
-    text = ast.unparse(node)
-    yield f"{name}: `{text[:60]}` follows from the sizes, line {node.lineno}"
-
-
 def _compiler_options(
     source: PythonSource, kernel: PythonKernel, named: set[str], site: PythonLaunchSite
 ) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
@@ -321,7 +303,13 @@ def _compiler_options(
         if name == STAGES and not loops(kernel):
             left.append("num_stages: there is no loop whose loads Triton could pipeline")
             continue
-        listed, line = _stated_option(source, site, name, given)
+        node, stated = given.get(name), None
+        if site.host is not None and node is not None:
+            stated = _values(source, site.host, node)
+        elif site.host is not None:
+            stated = dict_values(source, site.host, site, name)
+        values, line = stated or ([], site.line)
+        listed = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
         default = listed[0] if listed else _OWN[name]
         is_known = bool(listed) or name not in given
         if listed:
@@ -330,22 +318,9 @@ def _compiler_options(
             note = f"Triton's own choice is {default}"
         else:
             note = f"the launch computes it, line {given[name].lineno}"
-        values = usual
-        for value in listed:
-            values = _with(values, value)
-        found.append(Tunable(name, values, default, LIKELY, f"usual values; {note}", is_known))
+        near = tuple(sorted({*usual, *listed}, key=float))
+        found.append(Tunable(name, near, default, LIKELY, f"usual values; {note}", is_known))
     return tuple(found), tuple(left)
-
-
-def _stated_option(
-    source: PythonSource, site: PythonLaunchSite, name: str, given: Mapping[str, ast.expr]
-) -> tuple[list[int], int]:
-    node = given.get(name)
-    found = None if node is None or site.host is None else _values(source, site.host, node)
-    if node is None and site.host is not None:
-        found = dict_values(source, site.host, site, name)
-    values, line = found or ([], site.line)
-    return [v for v in values if isinstance(v, int) and not isinstance(v, bool)], line
 
 
 def passed_to(kernel: PythonKernel, call: ast.Call) -> dict[str, ast.expr]:
@@ -360,13 +335,7 @@ def _values(
     """Evaluate what is passed: a literal, a constant, a local or a parameter's default."""
     literals = source.literals
     if isinstance(node, ast.Name):
-        own = [
-            v
-            for s in ast.walk(host)
-            if isinstance(s, ast.stmt)
-            for t, v in bindings(s)
-            if t == node.id
-        ]
+        own = [v for s in ast.walk(host) for t, v in bindings(s) if t == node.id]
         default = defaults_of(host).get(node.id)
         own += [default] if default is not None else []
         known = [value for value in map(literals.try_evaluate, own) if value is not None]
@@ -379,32 +348,26 @@ def _values(
 def dict_values(
     source: PythonSource, host: ast.FunctionDef, site: PythonLaunchSite, key: str
 ) -> tuple[list[Value], int] | None:
-    """Collect what a key has in the dicts that a launch may be handed as `**config`."""
+    """Collect what a key has in the dicts that a launch may be handed as `**config`.
+
+    Those are dicts written out in the file that share keys with the kernel.
+    """
     if not _spreads(site):
         return None
     found, line, is_there = [], site.line, False
-    for node in config_dicts(source, host, site):
+    constexprs = {*source.kernels[site.kernel].constexprs}
+    # the host's own first
+    nodes = (n for n in (*ast.walk(host), *ast.walk(source.tree)) if isinstance(n, ast.Dict))
+    for node in {id(node): node for node in nodes}.values():
+        own = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+        if len(own & {*constexprs, *_USUAL}) < 2 and not own & constexprs:
+            continue
         for name, value in zip(node.keys, node.values, strict=True):
             if isinstance(name, ast.Constant) and name.value == key:
                 known = source.literals.try_evaluate(value)
                 line, is_there = (line if is_there else value.lineno), True
                 found += [] if known is None else [known]
     return (list(dict.fromkeys(found)), line) if is_there else None
-
-
-def config_dicts(
-    source: PythonSource, host: ast.FunctionDef, site: PythonLaunchSite
-) -> Iterator[ast.Dict]:
-    """Find the dicts written out in a file that share keys with a kernel: the host's own first."""
-    kernel = source.kernels[site.kernel]
-    keys = {*kernel.constexprs, *_USUAL}
-    seen = set()
-    for node in (*ast.walk(host), *ast.walk(source.tree)):
-        if isinstance(node, ast.Dict) and id(node) not in seen:
-            seen.add(id(node))
-            own = {key.value for key in node.keys if isinstance(key, ast.Constant)}
-            if len(own & keys) > 1 or own & {*kernel.constexprs}:
-                yield node
 
 
 def _least(source: PythonSource, kernel: PythonKernel, name: str) -> int:
@@ -417,10 +380,6 @@ def _around(value: int, least: int) -> tuple[int, ...]:
         return (value,)
     around = (value >> 2, value >> 1, value, value << 1, value << 2)
     return tuple(sorted({n for n in around if n >= least} | {value}))
-
-
-def _with(values: Sequence[Value], value: int) -> tuple[Value, ...]:
-    return tuple(sorted({*values, value}, key=float))
 
 
 def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:

@@ -63,7 +63,16 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
     """Propose the parameters of a Helion kernel; raise `KernelError` where no config says them."""
     made = _configs(source, kernel)
     line = made[0].line
-    configs = _complete_configs(made)
+    first_said = {n: v for one in reversed(made) for n, v in one.keywords.items()}
+    names = dict.fromkeys(name for one in made for name in one.keywords)
+    # Helion's own value of what only others say, where that is known
+    implied = {
+        name: [_OWN[name]] * len(value) if isinstance(value, list) else _OWN[name]
+        for name, value in first_said.items()
+        if name in _OWN
+    }
+    filled = [{**implied, **one.keywords} for one in made]
+    configs = [{name: one[name] for name in names if name in one} for one in filled]
     tunables: list[Tunable] = []
     texts: dict[str, str] = {}
     left: list[str] = []
@@ -84,21 +93,6 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
             tunables.append(Tunable(name, _CHOICES[name], own, LIKELY, note))
             texts[name] = f'config["{name}"]'
     return HelionConfig(TunedConfigs(tuple(tunables), tuple(left), suggestions), texts)
-
-
-def _complete_configs(made: Sequence[Made]) -> list[dict[str, Any]]:
-    """Give each config Helion's own value of what only others say, where that is known."""
-    first_said: dict[str, Any] = {}
-    for one in made:
-        for name, value in one.keywords.items():
-            first_said.setdefault(name, value)
-    own = {
-        name: [_OWN[name]] * len(value) if isinstance(value, list) else _OWN[name]
-        for name, value in first_said.items()
-        if name in _OWN
-    }
-    filled = [{**own, **one.keywords} for one in made]
-    return [{name: one[name] for name in first_said if name in one} for one in filled]
 
 
 def _configs(source: PythonSource, kernel: PythonKernel) -> list[Made]:

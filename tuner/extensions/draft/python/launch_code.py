@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from io import StringIO
@@ -58,7 +59,11 @@ def launch_code(
     work = _Rewriting(source, kernel, host, tuned, handed, is_autotuned=bool(untuned))
     for site in sites:
         work.note(site)
-    body = [new for one in host.body for new in work.statements(one)]
+    body: list[ast.stmt] = []
+    for one in host.body:
+        # none for what is not needed here
+        made = work.visit(one)
+        body += made if isinstance(made, list) else [made] * (made is not None)
     module = ast.fix_missing_locations(ast.Module(body or [ast.Pass()], []))
     text = _quote_plainly(ast.unparse(module))
     return LaunchCode((*work.bound(),), text, untuned, heuristics, (*work.notes,))
@@ -186,8 +191,7 @@ class _Rewriting(ast.NodeTransformer):
     def _values_of(self, name: str) -> Iterator[ast.expr]:
         """Yield what a local is set to, or returns."""
         for node in ast.walk(self.host):
-            if isinstance(node, ast.stmt):
-                yield from (value for target, value in bindings(node) if target == name)
+            yield from (value for target, value in bindings(node) if target == name)
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 returns = (one for one in ast.walk(node) if isinstance(one, ast.Return))
                 yield from (one.value for one in returns if one.value is not None)
@@ -212,7 +216,10 @@ class _Rewriting(ast.NodeTransformer):
         for name in self.handed.tensors:
             yield f'{self.names.get(name, name)} = tensors["{name}"]'
         for one in self.handed.scalars:
-            text = f"{self._global(one.text)}"
+            text = one.text
+            if not text.startswith(("axes[", "source.")):
+                with suppress(SyntaxError):
+                    text = ast.unparse(self.visit(ast.parse(text, mode="eval").body))
             own = self.names.get(one.name, one.name)
             if one.name in self.spread:
                 own_values = (f'"{t.name}": {t.default!r}' for t in self.tuned.tunables)
@@ -224,21 +231,6 @@ class _Rewriting(ast.NodeTransformer):
             if name in self.source.globals:
                 yield f'{name} = chosen.get("{parameter}", source.{name})'
                 self.names[name] = name
-
-    def _global(self, text: str) -> str:
-        try:
-            node = ast.parse(text, mode="eval").body
-        except SyntaxError:
-            return text
-        return text if text.startswith(("axes[", "source.")) else ast.unparse(self.visit(node))
-
-    def statements(self, one: ast.stmt) -> Iterator[ast.stmt]:
-        """Rewrite one statement of the launcher; none for what is not needed here."""
-        made = self.visit(one)
-        if isinstance(made, list):
-            yield from made
-        elif made is not None:
-            yield made
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.constants:

@@ -175,8 +175,12 @@ class Literals:
             case ast.List() | ast.Tuple() | ast.Set():
                 items = [*self._items(node.elts, names)]
                 return tuple(items) if isinstance(node, ast.Tuple) else items
-            case ast.Dict():
-                return self._dict(node, names)
+            case ast.Dict(keys=keys, values=values):
+                found: dict[Any, Any] = {}
+                for key, given in zip(keys, values, strict=True):
+                    made = self.value(given, names)
+                    found |= made if key is None else {self.value(key, names): made}
+                return found
             case ast.BinOp(left=left, op=op, right=right):
                 pair = self.value(left, names), self.value(right, names)
                 _require_small(op, *pair, node)
@@ -214,13 +218,6 @@ class Literals:
                 yield from self.value(one.value, names)
             else:
                 yield self.value(one, names)
-
-    def _dict(self, node: ast.Dict, names: Mapping[str, object]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            made = self.value(value, names)
-            found |= made if key is None else {self.value(key, names): made}
-        return found
 
     def _compare(self, node: ast.Compare, names: Mapping[str, object]) -> bool:
         left = self.value(node.left, names)
@@ -313,22 +310,18 @@ class Literals:
                         func=ast.Attribute(value=ast.Name(id=name), attr=how), args=[value]
                     )
                 ) if name in names:
-                    self._grow(names[name], how, self.value(value, names), statement)
+                    grown, more = names[name], self.value(value, names)
+                    if not isinstance(grown, list) or how not in ("append", "extend"):
+                        raise UnreadableError(statement)
+                    grown.extend([more] if how == "append" else more)
+                    _check_size(grown, statement)
                 case ast.Expr(value=ast.Constant()) | ast.Pass():
                     continue
                 case _:
                     raise UnreadableError(statement)
 
-    @staticmethod
-    def _grow(grown: object, how: str, value: Any, statement: ast.stmt) -> None:
-        if not isinstance(grown, list) or how not in ("append", "extend"):
-            raise UnreadableError(statement)
-        grown.extend([value] if how == "append" else value)
-        if len(grown) > _MOST_ITEMS:
-            raise UnreadableError(statement)
 
-
-def bindings(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """List the names that a statement gives a value of its own, with the values."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
         yield node.target.id, node.value

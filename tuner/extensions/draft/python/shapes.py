@@ -55,9 +55,16 @@ class Shapes:
             if (value := literals.try_evaluate(node)) is not None
         }
         # What an assertion says of sizes may be named further down only.
-        for _ in range(2):
-            for statement in statements(host.body):
-                self._read_statement(statement)
+        for statement in [*statements(host.body)] * 2:
+            match statement:
+                case ast.Assert(test=test):
+                    self._note_assertion(test)
+                case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
+                    self._unpack([n.id if isinstance(n, ast.Name) else "" for n in names], value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self._assign(name, value)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self._assign(name, value)
 
     def _tensors(self, pointers: frozenset[str]) -> Iterator[ast.arg]:
         defaults = defaults_of(self.host)
@@ -97,11 +104,8 @@ class Shapes:
         match node:
             case ast.Constant(value=value) if type(value) is int and value > 0:
                 return str(value)
-            case ast.Name(id=name):
-                if name in self.sizes:
-                    return self.sizes[name]
-                known = self.literals.try_evaluate(node, self.defaults)
-                return str(known) if type(known) is int and known > 0 else None
+            case ast.Name(id=name) if name in self.sizes:
+                return self.sizes[name]
             case ast.Subscript(value=ast.Attribute(value=whole, attr="shape"), slice=place):
                 return self._dim(whole, place, hint, node)
             case ast.Call(func=ast.Attribute(value=whole, attr="size"), args=[place]):
@@ -133,7 +137,7 @@ class Shapes:
                 return None if None in pair else _bounded(f"ceil_div({pair[0]}, {pair[1]})")
             case ast.Call(func=ast.Name(id="int"), args=[inner]):
                 return self.size(inner, hint)
-            case ast.Subscript():
+            case ast.Name() | ast.Subscript():
                 known = self.literals.try_evaluate(node, self.defaults)
                 return str(known) if type(known) is int and known > 0 else None
         return None
@@ -166,8 +170,9 @@ class Shapes:
         for node in ast.walk(self.host):
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
-                    for tensor, count in self._unpack_shape(value, len(names)):
-                        tensor.rank = count
+                    for _, tensor, count in self._unpacked(value, len(names)):
+                        if tensor is not None:
+                            tensor.rank = count
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr="stride" | "size"),
                     args=[ast.Constant() | ast.UnaryOp() as at],
@@ -192,48 +197,32 @@ class Shapes:
             if self.tensors[name].rank is None and least > 1:
                 self.tensors[name].rank = least
 
-    def _unpack_shape(self, value: ast.expr, count: int) -> Iterator[tuple[Tensor, int]]:
+    def _unpacked(
+        self, value: ast.expr, count: int
+    ) -> Iterator[tuple[ast.expr, Tensor | None, int]]:
+        """Yield what names are set to: a tensor that has so many dimensions, or one value."""
         parts = value.elts if isinstance(value, ast.Tuple) else [value]
         for part in parts:
-            starred = isinstance(part, ast.Starred)
-            inner = part.value if isinstance(part, ast.Starred) else part
-            tensor = self._whole(inner)
-            if tensor is not None and (starred or len(parts) == 1):
-                yield tensor, count - (len(parts) - 1 if starred else 0)
-
-    def _read_statement(self, statement: ast.stmt) -> None:
-        match statement:
-            case ast.Assert(test=test):
-                self._note_assertion(test)
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
-                self._unpack([n.id if isinstance(n, ast.Name) else "" for n in names], value)
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                self._assign(name, value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                self._assign(name, value)
+            name = shape_of(part.value if isinstance(part, ast.Starred) else part)
+            tensor = None if name is None else self.root(ast.Name(name, ast.Load()))
+            if tensor is not None and (isinstance(part, ast.Starred) or len(parts) == 1):
+                yield part, tensor, count - (len(parts) - 1)
+            else:
+                yield part, None, 1
 
     def _unpack(self, names: Sequence[str], value: ast.expr) -> None:
-        parts = value.elts if isinstance(value, ast.Tuple) else [value]
         taken = 0
-        for part in parts:
-            inner = part.value if isinstance(part, ast.Starred) else part
-            tensor = self._whole(inner)
-            if tensor is None or (len(parts) > 1 and not isinstance(part, ast.Starred)):
-                if taken < len(names) and names[taken] and not isinstance(part, ast.Starred):
-                    self._assign(names[taken], part)
-                taken += 1
-                continue
-            count = len(names) - (len(parts) - 1)
-            tensor.rank = tensor.rank or count
-            evidence = Evidence(SURE, f"unpacked in line {inner.lineno}: {ast.unparse(inner)}")
-            for place, name in enumerate(names[taken : taken + count]):
-                self._name(tensor, place, name, inner.lineno)
-            tensor.said.append(evidence)
+        for part, tensor, count in self._unpacked(value, len(names)):
+            if tensor is not None:
+                inner = part.value if isinstance(part, ast.Starred) else part
+                tensor.rank = tensor.rank or count
+                evidence = Evidence(SURE, f"unpacked in line {inner.lineno}: {ast.unparse(inner)}")
+                for place, name in enumerate(names[taken : taken + count]):
+                    self._name(tensor, place, name, inner.lineno)
+                tensor.said.append(evidence)
+            elif taken < len(names) and names[taken] and not isinstance(part, ast.Starred):
+                self._assign(names[taken], part)
             taken += count
-
-    def _whole(self, node: ast.expr) -> Tensor | None:
-        name = shape_of(node)
-        return None if name is None else self.root(ast.Name(name, ast.Load()))
 
     def _name(self, tensor: Tensor, place: int, name: str, line: int) -> None:
         if not name or name == "_":
@@ -305,12 +294,10 @@ class Shapes:
         node = next((one.value for one in made.keywords if one.arg == "dtype"), None)
         while isinstance(node, ast.BoolOp):
             node = node.values[0]
-        owner = made.func.value if isinstance(made.func, ast.Attribute) else None
-        if node is None and owner is not None and ".new_" in ast.unparse(made.func):
-            of = self.root(owner)
-            tensor.dtype_of = of.name if of else None
-        elif isinstance(node, ast.Attribute) and node.attr == "dtype":
-            of = self.root(node.value)
+        is_new = node is None and ".new_" in ast.unparse(made.func)
+        owner = made.func if is_new else node
+        if isinstance(owner, ast.Attribute) and (is_new or owner.attr == "dtype"):
+            of = self.root(owner.value)
             tensor.dtype_of = of.name if of else None
         elif node is not None:
             defaults = defaults_of(self.host)
@@ -364,21 +351,19 @@ class Shapes:
                 ast.Subscript(value=one_, slice=ast.Slice(lower=None, upper=up)),
                 ast.Subscript(value=two_, slice=ast.Slice(lower=None)),
             ) if up is not None:
-                self._leading(shape_of(one_), shape_of(two_))
+                # all dimensions but the last are the same
+                names = shape_of(one_), shape_of(two_)
+                pair = [self.tensors[name] for name in names if name in self.tensors]
+                for one, other in (pair, pair[::-1]) if len(pair) == 2 else ():
+                    if one.rank is not None and other.rank in (None, one.rank):
+                        other.rank, last = one.rank, one.rank - 1
+                        other.dims |= {n: text for n, text in one.dims.items() if 0 <= n < last}
                 return
-        one = self.size(left)
-        two = self.size(right, one or "")
-        one = self.size(left, two or "") if one is None else one
-        if one is not None and two is not None:
-            self.same(one, two)
-
-    def _leading(self, left: str | None, right: str | None) -> None:
-        # all dimensions but the last are the same
-        pair = [self.tensors[name] for name in (left, right) if name in self.tensors]
-        for one, other in (pair, pair[::-1]) if len(pair) == 2 else ():
-            if one.rank is not None and other.rank in (None, one.rank):
-                other.rank = one.rank
-                other.dims |= {n: t for n, t in one.dims.items() if 0 <= n < one.rank - 1}
+        size = self.size(left)
+        known = self.size(right, size or "")
+        size = self.size(left, known or "") if size is None else size
+        if size is not None and known is not None:
+            self.same(size, known)
 
     def _dtype(self, of: ast.expr, kind: ast.expr | None, certainty: str) -> None:
         tensor = self.root(of)
@@ -412,9 +397,10 @@ class Shapes:
     def _is_open(self, node: ast.expr) -> bool:
         """Whether it is a tensor's dimension that has no name yet."""
         match node:
-            case ast.Subscript(value=ast.Attribute(value=whole, attr="shape")):
-                return self.root(whole) is not None and self.size(node) is None
-            case ast.Call(func=ast.Attribute(value=whole, attr="size"), args=[_]):
+            case (
+                ast.Subscript(value=ast.Attribute(value=whole, attr="shape"))
+                | ast.Call(func=ast.Attribute(value=whole, attr="size"), args=[_])
+            ):
                 return self.root(whole) is not None and self.size(node) is None
         return False
 

@@ -114,7 +114,13 @@ class PythonSource:
             return self.kernels[name]
         launched = {site.kernel for site in self.sites}
         helion = {one.name for one in self.kernels.values() if one.kind == HELION}
-        called = {name for name in self.kernels if _is_called_by_kernels(self, name)}
+        called = {
+            call.func.id
+            for own, kernel in self.kernels.items()
+            for call in ast.walk(kernel.node)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+            if call.func.id != own
+        }
         names = [n for n in self.kernels if n in launched or n in helion]
         names = names or [n for n in self.kernels if n not in called] or [*self.kernels]
         if len(names) == 1:
@@ -233,12 +239,6 @@ def _sites(tree: ast.Module, kernels: frozenset[str]) -> Iterator[PythonLaunchSi
                 yield from inside(child, host, owner)
 
     yield from sorted(inside(tree, None, None), key=lambda site: site.line)
-
-
-def _is_called_by_kernels(source: PythonSource, name: str) -> bool:
-    others = (one.node for one in source.kernels.values() if one.name != name)
-    calls = (node for other in others for node in ast.walk(other) if isinstance(node, ast.Call))
-    return any(isinstance(call.func, ast.Name) and call.func.id == name for call in calls)
 
 
 def _bindings(body: list[ast.stmt]) -> Iterator[str]:

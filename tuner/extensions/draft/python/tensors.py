@@ -9,32 +9,11 @@ from dataclasses import dataclass, field
 from tuner.extensions.draft.guesses import Evidence
 from tuner.model.kernel import DTYPE_BYTES
 
-_TENSOR_WORDS = frozenset(
-    (
-        "shape",
-        "stride",
-        "size",
-        "numel",
-        "nelement",
-        "dtype",
-        "device",
-        "contiguous",
-        "ndim",
-        "dim",
-        "is_contiguous",
-        "data_ptr",
-        "is_cuda",
-        "element_size",
-        "view",
-        "reshape",
-        "flatten",
-        "new_empty",
-        "new_zeros",
-        "to",
-        "unsqueeze",
-        "squeeze",
-    )
-)
+_TENSOR_WORDS = frozenset((
+    "shape", "stride", "size", "numel", "nelement", "dtype", "device", "contiguous", "ndim", "dim",
+    "is_contiguous", "data_ptr", "is_cuda", "element_size", "view", "reshape", "flatten",
+    "new_empty", "new_zeros", "to", "unsqueeze", "squeeze",
+))  # fmt: skip
 # Another name for the same elements.
 SAME = frozenset({"contiguous", "detach", "clone", "to", "cuda", "requires_grad_"})
 RESHAPED = frozenset({"view", "reshape", "flatten", "view_as", "reshape_as", "squeeze"})
