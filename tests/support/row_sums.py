@@ -15,7 +15,6 @@ ORDERS = {
     "odd_sizes": "(T & (T - 1)) != 0",
     "many_rows": "T > 256",
     "last_row": "t == T - 1",
-    "ragged_block": "t >= T / blockDim.x * blockDim.x",
     "alignment": "(size_t)(x + t * K) % 64 == 0",
     "large_value": "any_of(T * K, [&](int i) { return x[i] > 3.0f; })",
 }
