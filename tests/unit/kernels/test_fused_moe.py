@@ -122,10 +122,11 @@ def in_pytorch(values: dict[str, Any], axes: dict[str, int], part: str, weights:
         for route, expert in enumerate(given["topk_ids"].long().view(-1).tolist()):
             if expert >= 0:
                 row, matrix = given[rows][route // shared], w[expert]
-                if weights == "fp8_block":
-                    blocks = torch.arange(w.shape[2]) // 128
+                if weights != "bf16":
+                    side = MODULE["BLOCKS"][weights]
+                    blocks = torch.arange(w.shape[2]) // side
                     row = row * given[f"{rows}_scale"][route // shared, blocks]
-                    of_rows = torch.arange(w.shape[1])[:, None] // 128
+                    of_rows = torch.arange(w.shape[1])[:, None] // side
                     matrix = matrix * given[f"{of}_scale"][expert][of_rows, blocks[None, :]]
                 out[route] = matrix @ row
         if rows == "h":
@@ -134,7 +135,7 @@ def in_pytorch(values: dict[str, Any], axes: dict[str, int], part: str, weights:
     return torch.cat(parts).numpy()
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8_block"])
+@pytest.mark.parametrize("weights", ["bf16", "fp8_block", "fp8_block32"])
 @pytest.mark.parametrize("part", ["both", "gate_up", "down"])
 def test_the_reference_agrees_with_pytorch(part: str, weights: str) -> None:
     pytest.importorskip("torch")
@@ -144,7 +145,7 @@ def test_the_reference_agrees_with_pytorch(part: str, weights: str) -> None:
         assert np.allclose(given.out, expected, rtol=1e-12, atol=0 if fill == "extreme" else 1e-13)
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8_block"])
+@pytest.mark.parametrize("weights", ["bf16", "fp8_block", "fp8_block32"])
 def test_sums_are_near_1_for_every_length(weights: str) -> None:
     for depth in (128, 2048):
         axes = {**SMALL, "K": depth, "N": 128}
@@ -183,6 +184,7 @@ def test_pytorchs_grouped_product_is_right(part: str) -> None:
         ({"PART": "down"}, 1304),
         ({"PART": "gate_up", "CONFIGS": "two"}, 1304),
         ({"WEIGHTS": "fp8_block"}, 1248),
+        ({"WEIGHTS": "fp8_block32"}, 640),
         ({"CONFIGS": "two"}, 370368),
     ],
 )
@@ -191,7 +193,7 @@ def test_the_space_has_the_configs_of_sglangs_script_that_fit(
 ) -> None:
     space = callable_space(NAME, **operators).space
     own = [len(one.values) for one in space.parameters if not one.name.startswith("down_")]
-    assert np.prod(own) == 1920
+    assert np.prod(own) == 1920 + 640, "and those with steps of 32, for scales of 32"
     chosen = {"PART": "both", "WEIGHTS": "bf16", "ROUTING": "balanced", "CONFIGS": "one"}
     assert len(valid_configs(space, {**QWEN3, **H200, **chosen, **operators})) == valid
 
@@ -229,6 +231,18 @@ def test_sglangs_kernel_agrees_with_the_reference() -> None:
     first, second = launched[6]
     assert first == CONFIG
     assert second == CONFIG | {key.removeprefix("down_"): value for key, value in OWN.items()}
+
+
+@pytest.mark.slow
+def test_scales_of_32_by_32_want_steps_of_32() -> None:
+    operators = {"PART": "gate_up", "WEIGHTS": "fp8_block32"}
+    small = [CONFIG | {"BLOCK_SIZE_K": depth} for depth in (32, 64)]
+    cases = [{"operators": operators, "axes": SMALL, "config": one} for one in (*small, None)]
+    errors, (*_, (guessed,)) = run(cases)
+    right, wrong, own = errors.values()
+    assert right <= 1 < wrong
+    assert own <= 1
+    assert (guessed["BLOCK_SIZE_N"], guessed["BLOCK_SIZE_K"]) == (32, 32)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from tuner.cli.view import View
     from tuner.extensions.engines.configs.files import Engine
-    from tuner.extensions.engines.configs.found import EngineFolders
+    from tuner.extensions.engines.configs.found import EngineFile, EngineFolders
     from tuner.extensions.engines.configs.needed import Needed
     from tuner.extensions.engines.fleet import TuningJob
     from tuner.extensions.engines.invariant_fleet import WantedProduct
@@ -105,6 +106,30 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help=SETTINGS["enough"].help.replace(f"{ENOUGH:.1%}", f"{ENOUGH_OF_A_FLEET:.1%}"),
 )
 @options.setting("keep_bits")
+@click.option(
+    "--budget",
+    type=options.seconds,
+    metavar="TIME",
+    help="A time for all shapes, such as 4h, shared by what each is worth.",
+)
+@click.option(
+    "--traffic",
+    metavar="TRACE",
+    type=options.FILE,
+    multiple=True,
+    help="A step's timeline with shapes (`tune timeline`): what takes longest there is worth most, "
+    "in place of what has the most weights; repeatable.",
+)
+@click.option(
+    "--log",
+    metavar="FILE",
+    type=options.FILE,
+    help="What the engine printed when it ran MODEL: the files that it said it lacks are listed, "
+    "of any model.",
+)
+@click.option(
+    "--trust", is_flag=True, help="Don't compare files that are there with the engine's default."
+)
 @options.as_json
 def command(
     models: tuple[Path, ...],
@@ -125,29 +150,30 @@ def command(
     trials: int | None,
     enough: float | None,
     keep_bits: bool,
+    budget: float | None,
+    traffic: tuple[Path, ...],
+    log: Path | None,
+    trust: bool,
     as_json: bool,
 ) -> None:
-    """Make the config files that an engine lacks, or has for another Triton, for a model.
+    """Make the config files that an engine lacks, or has for another Triton, for models.
 
-    MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
-    session of its own under --sessions: started again, the command goes on with what is left.
+    MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned once, in
+    a session of its own under --sessions: started again, the command goes on with what is left.
     """
     from tuner.cli.devices_command import list_gpus
     from tuner.extensions.engines.configs.files import require_release
-    from tuner.extensions.engines.configs.found import missing_files
+    from tuner.extensions.engines.configs.found import files_of_models
     from tuner.extensions.engines.configs.winners import installed_triton
-    from tuner.extensions.engines.fleet import (
-        jobs_of,
-        lines_of,
-        object_of,
-        sessions_of,
-    )
+    from tuner.extensions.engines.fleet import lines_of, object_of, sessions_of
     from tuner.extensions.engines.invariant_fleet import wanted_products
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
     if two and engine != "sglang":
         raise click.UsageError("--two is for SGLang: vLLM has no file for the second GEMM alone")
+    if log is not None and len(models) > 1:
+        raise click.UsageError("--log is of one model")
     gpu = gpu or next((one.name for one in list_gpus()), "")
     if not gpu:
         raise InputError(
@@ -160,43 +186,44 @@ def command(
     own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
     given = {"gpus": gpus, "trials": trials, "enough": enough, "keep_bits": keep_bits}
     settings = {name: value for name, value in given.items() if value is not None}
+    settings["device"] = "cuda"
     if invariant:
         if ep > 1 or dtype not in (None, "bfloat16") or two or keep_bits:
             raise click.UsageError(
                 "--invariant is for linear layers in bf16: leave --ep, --dtype, --two and "
                 "--keep-bits out"
             )
+        if budget or traffic or log:
+            raise click.UsageError("--budget, --traffic and --log are not for --invariant")
         wanted = wanted_products(models, engine, own, tp=tp)
         if dry_run:
             _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
         else:
-            _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
+            _make_table(wanted, own, to, engine, triton, settings)
         return
-    if len(models) > 1:
-        raise click.UsageError("several models are for --invariant")
-    (model,) = models
     if not dry_run:
         _require_measured_with(engine, engine_dir, folder)
     places = _folders(engine, engine_dir, folder)
-    files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
+    cut = {"tp": tp, "ep": ep, "dtype": dtype, "log": log}
+    files, without = files_of_models(models, places, gpu, triton, **cut)
     if as_json:
         listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
         objects = [object_of(one, two=two) for one in files]
-        click.echo(json.dumps({**listed, "files": objects}))
+        refused = {model: str(error) for model, error in without.items()}
+        click.echo(json.dumps({**listed, "files": objects, "refused": refused}))
         return
+    for error in without.values():
+        click.echo(str(error), err=True)
     if dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
         click.echo("\n".join(lines_of(files, engine, where, two=two)))
-        return
-    jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
-    _require_places([file.needed for file in files if jobs], to, engine, gpu, triton)
-    for one in refused:
-        click.echo(f"cannot be made: {one}", err=True)
-    _make(jobs, own, to, engine, triton, {"device": "cuda", **settings})
-    if refused:
+    else:
+        how = {"two": two, "trust": trust, "budget_s": budget, "traffic": traffic}
+        _make(files, own, to, engine, gpu, triton, settings, **how)
+    if without:
         raise WorkerError(
-            f"{len(refused)} of {len(files)} files cannot be made",
-            remedy="why is said above; the engine has a default for them",
+            f"{len(without)} of {len(models)} models have no files",
+            remedy="why is said above; the others' are listed or made",
         )
 
 
@@ -299,34 +326,54 @@ def _require_all(jobs: Sequence[TuningJob], failed: Mapping[str, str], what: str
 
 
 def _make(
-    jobs: Sequence[TuningJob],
+    files: Sequence[EngineFile],
     sessions: Path,
     to: Path,
     engine: Engine,
+    gpu: str,
     triton: str,
     settings: GivenSettings,
+    *,
+    two: bool,
+    trust: bool,
+    budget_s: float | None,
+    traffic: Sequence[Path],
 ) -> None:
+    """Prove the files that are there, then make those that are lacking or stale."""
     from tuner.extensions.engines.configs.winners import asked_with, tell_configs
-    from tuner.extensions.engines.fleet import make
+    from tuner.extensions.engines.fleet import jobs_of, make, proofs_of, prove
+    from tuner.extensions.engines.timeline.table import traffic_of
 
+    seen = traffic_of(traffic) if traffic else None
+    began_s = time.monotonic()
+    # What vLLM has for its own kernels nothing here runs with.
+    proofs = () if trust or engine != "sglang" else proofs_of(files, sessions)
+    jobs, refused = jobs_of(files, two=two, sessions=sessions, traffic=seen)
+    _require_places([file.needed for file in files if jobs or proofs], to, engine, gpu, triton)
+    for one in refused:
+        click.echo(f"cannot be made: {one}", err=True)
+    made, failed = None, dict[str, str]()
+    if jobs or proofs:
+        with _tuning(settings) as view:
+            how = {"say": click.echo, "progress": lambda _, one: view.update(one)}
+            if proofs:
+                failed |= prove(proofs, sessions, triton, settings, **how)
+                jobs, _ = jobs_of(files, two=two, sessions=sessions, traffic=seen)
+            left_s = budget_s and max(0.0, budget_s - (time.monotonic() - began_s))
+            if jobs:
+                how |= {"python": asked_with(engine), "budget_s": left_s}
+                made = make(jobs, sessions, to, engine, triton, settings, **how)
+                failed |= made.failed
+    if made is not None and made.configs.files:
+        tell_configs(made.configs, engine, to)
     if not jobs:
         click.echo("nothing to make")
-        return
-    with _tuning(settings) as view:
-        made = make(
-            jobs,
-            sessions,
-            to,
-            engine,
-            triton,
-            settings,
-            say=click.echo,
-            progress=lambda _, one: view.update(one),
-            python=asked_with(engine),
+    _require_all([*proofs, *jobs], failed, "have no file")
+    if refused:
+        raise WorkerError(
+            f"{len(refused)} of {len(files)} files cannot be made",
+            remedy="why is said above; the engine has a default for them",
         )
-    if made.configs.files:
-        tell_configs(made.configs, engine, to)
-    _require_all(jobs, made.failed, "have no file")
 
 
 def _require_here(gpu: str, triton: str) -> None:

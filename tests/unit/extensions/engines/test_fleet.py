@@ -27,16 +27,18 @@ from tuner.session.session import Session
 from tuner.session.store import DATABASE
 
 ROOT = Path(__file__).parents[4]
-QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
 
 
-def lacking(key: Key, state: FileState = FileState.MISSING) -> EngineFile:
+AXES = (("K", 2048), ("TOP_K", 8), ("EP", 1))
+
+
+def lacking(key: Key, state: FileState = FileState.MISSING, axes: Any = AXES) -> EngineFile:
     wanted = Path(f"{'experts' if isinstance(key, MoeKey) else 'attention'}.json")
-    return EngineFile(Needed("experts", key), state, wanted)
+    return EngineFile(Needed("experts", key, axes=axes), state, wanted)
 
 
 def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
-    jobs, refused = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
+    jobs, refused = jobs_of([lacking(MoeKey(128, 192))])
     assert refused == ()
     (job,) = jobs
     assert (job.kernel, job.operators["WEIGHTS"]) == ("fused_moe", "bf16")
@@ -46,27 +48,29 @@ def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
 
 def test_configs_for_each_gemm_are_a_session_of_their_own_for_both_files() -> None:
     key = MoeKey(128, 192)
-    second = EngineFile(Needed("second", key, down=True), FileState.MISSING, Path("down.json"))
-    assert jobs_of([second], QWEN, 1) == ((), ()), "the engine can do without it"
+    second = EngineFile(
+        Needed("second", key, down=True, axes=AXES), FileState.MISSING, Path("down.json")
+    )
+    assert jobs_of([second]) == ((), ()), "the engine can do without it"
     ((one,), _), ((two,), _) = (
-        jobs_of([lacking(key), second], QWEN, 1, two=asked) for asked in (False, True)
+        jobs_of([lacking(key), second], two=asked) for asked in (False, True)
     )
     assert (one.operators["CONFIGS"], two.operators["CONFIGS"]) == ("one", "two")
     assert two.name == f"{one.name}-two"
-    ((alone,), _) = jobs_of([lacking(key, FileState.THERE), second], QWEN, 1, two=True)
+    ((alone,), _) = jobs_of([lacking(key, FileState.THERE), second], two=True)
     assert alone == two, "the first has to fit the second"
 
 
 @pytest.mark.parametrize("state", [FileState.STALE, FileState.THERE])
 def test_a_second_file_that_the_engine_would_read_is_made_with_the_first(state: FileState) -> None:
     key, down = MoeKey(128, 192), Path("down.json")
-    second = EngineFile(Needed("second", key, down=True), state, down, down, "3.4.0")
-    ((job,), _) = jobs_of([lacking(key), second], QWEN, 1)
+    second = EngineFile(Needed("second", key, down=True, axes=AXES), state, down, down, "3.4.0")
+    ((job,), _) = jobs_of([lacking(key), second])
     assert job.operators["CONFIGS"] == "two"
 
 
 def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
-    ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
+    ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], batches=[1, 64])
     assert job == TuningJob(
         "block-fp8-N2112-K7168", "w8a8_block_fp8", {}, ("M=1,N=2112,K=7168", "M=64,N=2112,K=7168")
     )
@@ -79,28 +83,45 @@ def test_what_is_there_is_not_made_and_what_cannot_be_is_told() -> None:
         lacking(MoeKey(128, 384, "float32")),
         lacking(BlockFp8Key(2112, 7168, (64, 64))),
     ]
-    jobs, refused = jobs_of(files, QWEN, 1)
+    jobs, refused = jobs_of(files)
     assert jobs == ()
     assert [one.partition(": ")[2] for one in refused] == [
-        "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
+        "only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned",
         "float32 cannot be tuned",
-        "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
+        "only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned",
     ]
 
 
-def test_a_shared_expert_has_a_route_of_its_own(tmp_path: Path) -> None:
-    given = {"hidden_size": 7168, "num_experts_per_tok": 8, "n_routed_experts": 256}
-    (tmp_path / "config.json").write_text(json.dumps(given))
-    key = MoeKey(257, 256, "fp8_w8a8", (128, 128))
-    ((job,), _) = jobs_of([lacking(key)], tmp_path, 1, batches=[4])
-    assert job.workloads == ("M=4,E=257,N=256,K=7168,TOP_K=9,EP=1",)
-    assert job.operators["WEIGHTS"] == "fp8_block"
+@pytest.mark.parametrize(
+    ("key", "name", "operators"),
+    [
+        (
+            MoeKey(512, 128, "fp8_w8a8", (32, 32)),
+            "moe-fp8_block32-E512",
+            ("WEIGHTS", "fp8_block32"),
+        ),
+        (BlockFp8Key(2112, 7168, (32, 32)), "block-fp832-N2112-K7168", ("SCALES", "block32")),
+    ],
+)
+def test_blocks_of_32_by_32_are_tuned_too(key: Key, name: str, operators: tuple[str, str]) -> None:
+    ((job,), refused) = jobs_of([lacking(key)], batches=[1])
+    assert (job.name.startswith(name), refused) == (True, ())
+    assert operators in job.operators.items()
 
 
-def test_a_model_without_its_sizes_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
+def test_a_model_without_its_sizes_is_one_error() -> None:
     with pytest.raises(InputError, match="`hidden_size` is None"):
-        jobs_of([lacking(MoeKey(8, 1024))], tmp_path, 1)
+        jobs_of([lacking(MoeKey(8, 1024), axes=())])
+
+
+def test_what_traffic_takes_longest_with_comes_first_and_gets_the_most_time() -> None:
+    files = [lacking(BlockFp8Key(n, 1024)) for n in (512, 1024, 2048)]
+    ((first, *_), _) = jobs_of(files)
+    assert first.name == "block-fp8-N2048-K1024", "it has the most weights"
+    seen = {("w8a8_block_fp8", frozenset({"N=512", "K=1024"})): 900.0}
+    ((first, *others), _) = jobs_of(files, traffic=seen)
+    assert (first.name, first.worth) == ("block-fp8-N512-K1024", 900.0)
+    assert [one.worth for one in others] == [9.0, 9.0]
 
 
 Make = Callable[..., tuple[MadeConfigs, list[str]]]
@@ -111,7 +132,7 @@ def begin(session: Path) -> Path:
 
 
 def jobs_for(*batches: int) -> tuple[TuningJob, ...]:
-    return jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=batches)[0]
+    return jobs_of([lacking(MoeKey(128, 192))], batches=batches)[0]
 
 
 @pytest.fixture
@@ -154,7 +175,7 @@ def test_a_shape_that_fails_leaves_the_others_to_be_made(tmp_path: Path, made_by
         begin(session)
 
     files = [lacking(MoeKey(128, width)) for width in (192, 384)]
-    made, _ = made_by(tuned, jobs_of(files, QWEN, 1, batches=[1])[0])
+    made, _ = made_by(tuned, jobs_of(files, batches=[1])[0])
     assert made.failed == {"moe-bf16-E128-N192-K2048-top8-ep1": "the baseline is wrong"}
     assert len(made.configs.files) == len([*(tmp_path / "to").rglob("*.json")]) == 1
 
@@ -206,13 +227,13 @@ def test_numbers_of_tokens_on_which_memory_ended_later_are_told(made_by: Make) -
 
 def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_path: Path) -> None:
     there = [lacking(MoeKey(128, 192), FileState.THERE)]
-    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
-    ((job,), _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
+    assert jobs_of(there, sessions=tmp_path) == ((), ())
+    ((job,), _) = jobs_of([lacking(MoeKey(128, 192))])
     session = begin(tmp_path / job.name)
-    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
+    assert jobs_of(there, sessions=tmp_path) == ((), ())
     with Session.open(session) as opened:
         opened.record_event(LeftUndecided(0, job.workloads[1], "not enough memory"))
-    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((job,), ())
+    assert jobs_of(there, sessions=tmp_path) == ((job,), ())
 
 
 @pytest.mark.parametrize(

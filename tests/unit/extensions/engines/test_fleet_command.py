@@ -169,7 +169,7 @@ def test_what_cannot_be_tuned_is_named_and_the_exit_code_says_so(
     words = ("--engine-dir", package, "--dtype", "fp8_w8a8", "--triton", "3.6.0")
     listed = tune("fleet", QWEN, *words, "--dry-run").output.splitlines()
     assert listed[0].endswith("0 of 2 files to make, 1 cannot be made")
-    why = "cannot be made: only bf16, and fp8 in blocks of 128 by 128, can be tuned"
+    why = "cannot be made: only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned"
     assert why in [one.strip() for one in listed]
     (first, _) = json.loads(tune("fleet", QWEN, *words, "--dry-run", "--json").output)["files"]
     assert (first["to_make"], first["refused"]) == (False, why.partition(": ")[2])

@@ -38,6 +38,10 @@ TRITON_DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _RELEASE = re.compile(r"\d+(\.\d+)*")
 # In a file of vLLM's MoE configs it says for which Triton they are; other loaders break on it.
 VERSION_KEY = "triton_version"
+_NAME = re.compile(
+    r"(?:E=(\d+),N=(\d+)|N=(\d+),K=(\d+)),device_name=[^,]+?(?:,dtype=(\w+?))?"
+    r"(?:,block_shape=\[(\d+), ?(\d+)\])?(,per_channel_quant=True)?(_down)?\.json"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,23 @@ def file_name(key: Key, engine: Engine, gpu: str, *, down: bool = False) -> str:
     if key.per_channel and engine == "sglang":
         parts.append("per_channel_quant=True")
     return f"{','.join(parts)}{'_down' * down}.json"
+
+
+def keys_in(text: str) -> dict[tuple[Key, bool], str]:
+    """Find the names of files in a text, such as an engine's log, by key and whether for `down`."""
+    found: dict[tuple[Key, bool], str] = {}
+    for match in _NAME.finditer(text):
+        experts, width, n, k, dtype, rows, columns, per_channel, down = match.groups()
+        block = (int(rows), int(columns)) if rows else None
+        key: Key
+        if experts:
+            key = MoeKey(int(experts), int(width), dtype, block, per_channel is not None)
+        elif dtype == "fp8_w8a8" and block:
+            key = BlockFp8Key(int(n), int(k), block)
+        else:
+            continue
+        found.setdefault((key, down is not None), match[0])
+    return found
 
 
 def _block_text(shape: tuple[int, int], engine: Engine) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey
+from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, keys_in
 from tuner.model.errors import InputError
 from tuner.process.files import parse_json, read_text
 
@@ -215,10 +215,9 @@ def _fused(model: _Model) -> int:
         return 0
     if model.kind == "glm4_moe":
         return shared
-    named = (model.given.get("architectures") or [None])[0]
-    routed = model.given.get("n_routed_experts")
-    is_v3 = (routed, shared, named) == (_FUSED_EXPERTS, 1, "DeepseekV3ForCausalLM")
-    return int(is_v3)
+    named, routed = model.given.get("architectures"), model.given.get("n_routed_experts")
+    is_v3 = isinstance(named, list) and named[:1] == ["DeepseekV3ForCausalLM"]
+    return int(is_v3 and (routed, shared) == (_FUSED_EXPERTS, 1))
 
 
 Layers = Callable[[_Model], Iterator[Layer]]
@@ -260,9 +259,18 @@ _FAMILIES: Mapping[str, _Family] = {
 
 
 def needed_configs(
-    config: Path, engine: Engine, *, tp: int = 1, ep: int = 1, dtype: str | None = None
+    config: Path,
+    engine: Engine,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    log: Path | None = None,
 ) -> tuple[Needed, ...]:
     """List what one GPU of `tp` looks for with this model, where its Triton kernels run.
+
+    Where there is a `log` of the engine with this model, it is what the engine says there that it
+    found no file for, whatever model it is.
 
     `config` is a Hugging Face config.json, or a folder with one. `ep` is 1, or `tp` where the
     experts are spread whole. `dtype` is one of `DTYPES` in place of the file's. All linear layers
@@ -270,6 +278,8 @@ def needed_configs(
     has nothing to look for, and for slices that the engines refuse.
     """
     model = _read(config, engine, tp)
+    if log is not None:
+        return tuple(_asked_for(log, replace(model, ep=ep)))
     family = _FAMILIES.get(model.kind)
     if family is None:
         raise _unknown_model_error(model)
@@ -287,6 +297,23 @@ def needed_configs(
         layers = (layer for part in family.layers for layer in part(model))
         needed += [Needed(one.name, BlockFp8Key(one.n, one.k, block)) for one in layers]
     return tuple(dict.fromkeys(needed))
+
+
+def _asked_for(log: Path, model: _Model) -> Iterator[Needed]:
+    try:
+        lines = read_text(log).splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", path=log) from error
+    asked = keys_in("\n".join(line for line in lines if "file not found at" in line))
+    if not asked:
+        raise InputError(
+            "no line says that a config file was not found",
+            path=log,
+            remedy="name what the engine printed when it first ran the model without tuned files",
+        )
+    for key, down in asked:
+        layer = f"experts{', second product' * down}" if isinstance(key, MoeKey) else "linear layer"
+        yield Needed(layer, key, down, _axes(model) if isinstance(key, MoeKey) else ())
 
 
 def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, ...]:
@@ -450,9 +477,13 @@ def _experts(model: _Model, family: _Family) -> Iterator[Needed]:
         block_shape=precision.block_shape,
         per_channel=precision.per_channel,
     )
-    routes = model.number("num_experts_per_tok", model.number("experts_per_token", 0), least=1)
-    axes = {"K": model.hidden, "TOP_K": routes and routes + shared, "EP": model.ep}
-    known = tuple(axes.items())
-    yield Needed("experts", key, axes=known)
+    yield Needed("experts", key, axes=_axes(model))
     if model.engine == "sglang":
-        yield Needed("experts, second product", key, down=True, axes=known)
+        yield Needed("experts, second product", key, down=True, axes=_axes(model))
+
+
+def _axes(model: _Model) -> tuple[tuple[str, int], ...]:
+    # A shared expert among the experts has a route of its own.
+    routes = model.number("num_experts_per_tok", model.number("experts_per_token", 0))
+    routes += _fused(model) if routes else 0
+    return ("K", model.hidden), ("TOP_K", routes), ("EP", model.ep)

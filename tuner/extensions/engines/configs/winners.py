@@ -28,6 +28,7 @@ from tuner.extensions.engines.configs.files import (
     write_files,
 )
 from tuner.extensions.engines.configs.files import Config as EngineConfig
+from tuner.extensions.engines.configs.found import pipeline_bytes
 from tuner.extensions.engines.configs.origins import require_one_gpu, require_triton
 from tuner.extensions.engines.configs.products import (
     KERNEL,
@@ -41,6 +42,7 @@ from tuner.extensions.export.winners import Winners, winners_of
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError, WorkerError
 from tuner.model.expressions import Value
+from tuner.model.hardware import COMPUTE_CAPABILITIES, limits_for
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL
 from tuner.session.session import Session
@@ -48,7 +50,8 @@ from tuner.space.load import load_definition
 
 # Of a parameter that is the down projection's own.
 DOWN = "down_"
-BLOCK = (128, 128)
+# What the kernels here call weights whose scales are of such blocks.
+WEIGHTS: Mapping[tuple[int, int] | None, str] = {(128, 128): "fp8_block", (32, 32): "fp8_block32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,25 @@ def differences(
     return tuple(told)
 
 
+def marks_of(made: Configs, engine: Engine) -> Iterator[str]:
+    """Say which rows of files other GPUs have too little shared memory for, as far as is known."""
+    for key, one in made.tables.items():
+        needed = [pipeline_bytes(row, key, engine) for row in one.own.values()]
+        limits = {
+            f"{major}.{minor}": limits_for((major, minor)).shared_bytes_per_block
+            for major, minor in COMPUTE_CAPABILITIES
+            if major >= 8
+        }
+        small = [name for name, limit in limits.items() if max(needed) > limit]
+        if small:
+            least = min(limits[name] for name in small)
+            rows = ", ".join(
+                str(t) for t, count in zip(one.own, needed, strict=True) if count > least
+            )
+            name = file_name(key, engine, made.gpu)
+            yield f"{name}: too large for GPUs of {', '.join(small)}: {rows} tokens"
+
+
 def installed_triton() -> str:
     """Name the release of Triton that is installed; raise `InputError` where none is."""
     try:
@@ -297,13 +319,13 @@ def _config(values: Mapping[str, Value], prefix: str) -> EngineConfig:
 
 
 def _moe(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
-    if operators["WEIGHTS"] == "fp8_block":
-        return MoeKey(axes["E"], axes["N"], "fp8_w8a8", BLOCK)
-    return MoeKey(axes["E"], axes["N"])
+    block = next((one for one, name in WEIGHTS.items() if name == operators["WEIGHTS"]), None)
+    return MoeKey(axes["E"], axes["N"], "fp8_w8a8" if block else None, block)
 
 
 def _block_fp8(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
-    return BlockFp8Key(axes["N"], axes["K"], BLOCK)
+    block = int(operators.get("SCALES", "block128").removeprefix("block"))
+    return BlockFp8Key(axes["N"], axes["K"], (block, block))
 
 
 _KEYS: Mapping[str, Callable[[Mapping[str, int], Mapping[str, str]], Key]] = {

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os.path import relpath
+from pathlib import Path
 
-from tuner.extensions.engines.timeline.operators import UNKNOWN, Label
+from tuner.extensions.engines.timeline.operators import UNKNOWN, Label, rules
+from tuner.extensions.engines.timeline.read import read
 from tuner.extensions.engines.timeline.trace import TracedLaunch, base_name
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.kernel import Workload
@@ -145,6 +147,19 @@ def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> 
 def without_shapes(rows: Iterable[Row]) -> tuple[Row, ...]:
     """List the rows of operators whose workload is not known."""
     return tuple(row for row in rows if row.label.operator and row.label.workload is None)
+
+
+def traffic_of(traces: Iterable[Path]) -> dict[tuple[str, frozenset[str]], float]:
+    """Sum how long operators run in traces with shapes, whatever the number of tokens is."""
+    took: dict[tuple[str, frozenset[str]], float] = {}
+    for path in traces:
+        for launch in read(path).launches:
+            label = rules().label(launch)
+            if label.workload is not None:
+                sizes = {f"{axis}={size}" for axis, size in label.workload.axes if axis != "M"}
+                shape = label.operator, frozenset(sizes)
+                took[shape] = took.get(shape, 0.0) + launch.us
+    return took
 
 
 def short(name: str) -> str:
