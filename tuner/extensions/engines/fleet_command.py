@@ -184,17 +184,28 @@ def command(
     if not dry_run:
         _require_here(gpu, triton)
     own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
-    given = {"gpus": gpus, "trials": trials, "enough": enough, "keep_bits": keep_bits}
+    given = {
+        "device": "cuda",
+        "gpus": gpus,
+        "trials": trials,
+        "enough": enough,
+        "keep_bits": keep_bits,
+    }
     settings = {name: value for name, value in given.items() if value is not None}
-    settings["device"] = "cuda"
     if invariant:
-        if ep > 1 or dtype not in (None, "bfloat16") or two or keep_bits:
+        if (
+            ep > 1
+            or dtype not in (None, "bfloat16")
+            or two
+            or keep_bits
+            or budget
+            or traffic
+            or log
+        ):
             raise click.UsageError(
-                "--invariant is for linear layers in bf16: leave --ep, --dtype, --two and "
-                "--keep-bits out"
+                "--invariant is for linear layers in bf16: leave --ep, --dtype, --two, "
+                "--keep-bits, --budget, --traffic and --log out"
             )
-        if budget or traffic or log:
-            raise click.UsageError("--budget, --traffic and --log are not for --invariant")
         wanted = wanted_products(models, engine, own, tp=tp)
         if dry_run:
             _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)

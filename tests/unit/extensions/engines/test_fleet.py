@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ from tuner.extensions.engines import fleet
 from tuner.extensions.engines.configs.files import BlockFp8Key, Key, MoeKey
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
-from tuner.extensions.engines.fleet import BATCHES, MadeConfigs, TuningJob, jobs_of, make
+from tuner.extensions.engines.configs.winners import Configs, Tables, marks_of
+from tuner.extensions.engines.fleet import (
+    BATCHES,
+    MadeConfigs,
+    TuningJob,
+    jobs_of,
+    make,
+    proofs_of,
+    prove,
+)
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET
@@ -304,6 +313,79 @@ def test_without_a_gpu_it_ends_at_the_first(tmp_path: Path, made_by: Make) -> No
     begun.parent.mkdir(parents=True)
     begun.touch()
     assert [*made_by(tuned, jobs)[0].failed] == [jobs[0].name]
+
+
+def test_configs_that_failed_are_listed(tmp_path: Path, made_by: Make) -> None:
+    def tuned(kernel: Path, *, session: Path, **_: object) -> None:
+        with Session.open(begin(session)) as opened:
+            (of,) = {one.workload for one in opened.comparisons()}
+            for warps, status in ((4, Status.COMPILE), (8, Status.TIMEOUT), (16, Status.CORRECT)):
+                config = Config.of({"num_warps": warps})
+                opened.record(Trial(INITIAL, of, config, status, "ptxas\ndied"))
+
+    made, said = made_by(tuned, jobs_for(1))
+    listed = tmp_path / "s" / jobs_for(1)[0].name / "failed.txt"
+    how = "2 of 3 configs failed and were skipped (1 compile, 1 timeout)"
+    assert said[1].endswith(f"{how}: {listed}")
+    first, second = listed.read_text().splitlines()
+    assert first.endswith(": num_warps=4: compile: ptxas died")
+    assert second.endswith(": num_warps=8: timeout: ptxas died")
+    assert not made.failed
+
+
+@pytest.mark.parametrize(("factor", "state"), [(1.1, "proved"), (0.9, "stale")])
+def test_a_file_that_is_slower_than_the_default_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, state: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    there, said = [lacking(MoeKey(128, 192), FileState.THERE)], list[str]()
+    ((proof,), *_) = (proofs_of(there, tmp_path),)
+    asked: list[dict[str, object]] = []
+
+    def tuned(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
+        asked.append(settings)
+        with Session.open(begin(session)) as opened:
+            (one,) = opened.comparisons()
+            baseline = [row[0] for row in one.rounds]
+            rounds = tuple(
+                (*row, factor * us) for row, us in zip(one.rounds, baseline, strict=True)
+            )
+            opened.record_comparison(replace(one, rounds=rounds, peers=("without_file",)))
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    assert prove([proof], tmp_path, "3.6.0", {}, say=said.append) == {}
+    assert (asked[0]["trials"], asked[0]["peers"]) == (1, ("without_file",))
+    assert said[-1].startswith(
+        f"{state}: {factor:.2f}x to {factor:.2f}x the default on Triton 3.6.0"
+    )
+    assert proofs_of(there, tmp_path) == (), "once is enough"
+    assert len(jobs_of(there, sessions=tmp_path)[0]) == (state == "stale")
+
+
+def test_models_that_want_one_file_share_it(tmp_path: Path, made_by: Make) -> None:
+    def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
+        begin(session)
+
+    axes = [(("K", k), ("TOP_K", 8), ("EP", 1)) for k in (2048, 4096)]
+    jobs, _ = jobs_of([lacking(MoeKey(128, 192), axes=one) for one in axes], batches=[1])
+    assert len(jobs) == 2
+    made, _ = made_by(tuned, jobs)
+    assert len(made.configs.files) == 1
+    assert any("where it gains more than that of" in note for note in made.configs.notes)
+
+
+def test_rows_that_other_gpus_cannot_hold_are_said(made_by: Make) -> None:
+    def tuned(kernel: Path, *, session: Path, **_: object) -> None:
+        begin(session)
+
+    _, said = made_by(tuned, jobs_for(1))
+    assert not any("too large for GPUs" in one for one in said), "the default config is small"
+    key = MoeKey(128, 192)
+    row = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), 128) | {"num_stages": 3}
+    made = Configs({}, tables={key: Tables(own={16: row, 64: {**row, "num_stages": 2}})}, gpu="H")
+    (mark,) = marks_of(made, "sglang")
+    assert mark.startswith("E=128,N=192,device_name=H.json: too large for GPUs of 8.6, 8.9, 12.0")
+    assert mark.endswith(": 16 tokens")
 
 
 def test_it_is_started_where_the_kernels_are(
