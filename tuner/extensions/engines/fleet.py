@@ -24,6 +24,7 @@ from tuner.extensions.engines.configs.files import (
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
 from tuner.extensions.engines.configs.winners import WEIGHTS, Configs, configs_of, marks_of
+from tuner.extensions.engines.timeline.table import OF_STEPS
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
 from tuner.model.settings import ENOUGH_OF_A_FLEET, GivenSettings, option_of
@@ -72,8 +73,8 @@ class TuningJob:
     @property
     def shape(self) -> frozenset[str]:
         """The sizes that all numbers of tokens share."""
-        sizes = (one for one in self.workloads[0].split(",") if one.partition("=")[0] != "M")
-        return frozenset(sizes)
+        sizes = self.workloads[0].split(",")
+        return frozenset(one for one in sizes if one.partition("=")[0] not in OF_STEPS)
 
 
 def jobs_of(

@@ -80,7 +80,7 @@ def test_without_a_bandwidth_there_is_no_floor() -> None:
 
 
 def test_the_parts_of_a_call_take_time_and_are_no_calls() -> None:
-    part = Label("rmsnorm", "", part=True)
+    part = Label("rmsnorm", "", launches=0)
     (row,) = rows(("main", 3.0, Label("rmsnorm", "")), ("part", 1.0, part), ("part", 1.0, part))
     assert (row.calls, row.per_call_us) == (1, 5.0)
 
