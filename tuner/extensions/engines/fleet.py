@@ -453,9 +453,9 @@ def lines_of(
     wide = max((len(one.needed.layer) for one in files), default=0)
     several = len({model for one in files for model in one.models}) > 1
     for one in files:
-        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
-        remarks = [f"of {', '.join(one.models)}"] if several else []
-        remarks += [one.remark] if one.remark else []
+        of = f"  ({', '.join(one.models)})" if several else ""
+        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}{of}"
+        remarks = [one.remark] if one.remark else []
         if one.state is FileState.THERE:
             if isinstance(one.needed.key, MoeKey) and not one.triton:
                 remarks.append("it does not say for which Triton")

@@ -314,7 +314,7 @@ def test_a_file_that_is_there_is_compared_with_the_default_before_it_is_trusted(
     (newer := older.parents[1] / "triton_3_6_0").mkdir()
     older.rename(newer / NAME)
     folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s", "--engine-dir", package)
-    assert tune("fleet", QWEN, "--triton", "3.6.0", *folders, "--trust").exit_code == 0
+    assert tune("fleet", QWEN, "--triton", "3.6.0", *folders, "--no-proof").exit_code == 0
     assert tuned == []
     result = tune("fleet", QWEN, "--triton", "3.6.0", *folders)
     assert result.exit_code == 1
