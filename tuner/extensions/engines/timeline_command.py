@@ -313,62 +313,53 @@ def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType
 def _table_of(found: Findings, top: int, *, wide: bool) -> RenderableType:
     from rich.table import Table
 
-    from tuner.extensions.engines.timeline.gains import predicted_gain
-    from tuner.extensions.engines.timeline.table import short
-
+    best, after = (
+        any(getattr(row, name) is not None for row in found.rows) for name in ("best", "gained")
+    )
+    left = {"best": best, "gain": best, "gained": after, "kernels": wide and not (best or after)}
+    left |= dict.fromkeys(("floor us", "at most"), wide or not (best or after))
+    cells = [_cells_of(row) for row in found.rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    known = any(row.best for row in found.rows), any(row.gained is not None for row in found.rows)
-    more = {"best": known[0], "gain": known[0], "gained": known[1]}
-    more |= dict.fromkeys(("floor us", "at most"), wide or not any(known))
-    more["kernels"] = wide and not any(known)
-    columns = [one for one in _COLUMNS if more.get(one[0], True)]
-    for name, right in columns:
-        side: Literal["left", "right"] = "right" if right else "left"
+    columns = [name for name in cells[0] if left.get(name, True)]
+    for name in columns:
+        side: Literal["left", "right"] = "left" if name in _TEXTS else "right"
         table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
-    shown = found.rows[:top]
-    for row in shown:
-        label = row.label
-        names = dict.fromkeys(short(use.name) for use in row.kernels)
-        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        gain = predicted_gain(row)
-        engine = f"{label.engine}: " if label.engine else ""
-        chosen = "".join(f" {name}={value}" for name, value in label.choices)
-        workload = "not known" if label.operator else ""
-        cells = {
-            "operator": f"{row.name}{chosen}",
-            "workload": label.workload.key if label.workload else workload,
-            "calls": f"{row.calls:,}",
-            "share": f"{row.share:.1%}",
-            "us a call": f"{row.per_call_us:.2f}",
-            "floor us": "" if row.floor_us is None else f"{row.floor_us:.2f}",
-            "at most": "" if row.at_most is None else f"{row.at_most:.1%}",
-            "best": f"{row.best.speedup:.2f}x {row.best.name}" if row.best else "",
-            "gain": "" if gain is None else _write_gain(gain),
-            "gained": "" if row.gained is None else f"{row.gained:.1%}",
-            "kernels": f"{engine}{next(iter(names))}{others}",
-        }
-        table.add_row(*(cells[name] for name, _ in columns))
-    rest = found.rows[len(shown) :]
-    if rest:
+    for row in cells[:top]:
+        table.add_row(*(row[name] for name in columns))
+    if rest := found.rows[top:]:
         calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
         table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
     table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
     return table
 
 
-_COLUMNS = (
-    ("operator", False),
-    ("workload", False),
-    ("calls", True),
-    ("share", True),
-    ("us a call", True),
-    ("floor us", True),
-    ("at most", True),
-    ("best", False),
-    ("gain", True),
-    ("gained", True),
-    ("kernels", False),
-)
+_TEXTS = frozenset({"operator", "workload", "best", "kernels"})
+
+
+def _cells_of(row: Row) -> dict[str, str]:
+    """Write a row, by the names of its columns."""
+    from tuner.extensions.engines.timeline.gains import predicted_gain
+    from tuner.extensions.engines.timeline.table import short
+
+    label, gain = row.label, predicted_gain(row)
+    names = [*dict.fromkeys(short(use.name) for use in row.kernels)]
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    engine = f"{label.engine}: " if label.engine else ""
+    chosen = "".join(f" {name}={value}" for name, value in label.choices)
+    workload = "not known" if label.operator else ""
+    return {
+        "operator": f"{row.name}{chosen}",
+        "workload": label.workload.key if label.workload else workload,
+        "calls": f"{row.calls:,}",
+        "share": f"{row.share:.1%}",
+        "us a call": f"{row.per_call_us:.2f}",
+        "floor us": "" if row.floor_us is None else f"{row.floor_us:.2f}",
+        "at most": "" if row.at_most is None else f"{row.at_most:.1%}",
+        "best": f"{row.best.speedup:.2f}x {row.best.name}" if row.best else "",
+        "gain": "" if gain is None else _write_gain(gain),
+        "gained": "" if row.gained is None else f"{row.gained:.1%}",
+        "kernels": f"{engine}{names[0]}{others}",
+    }
 
 
 def _write_gain(gain: Gain) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,8 +11,6 @@ from typing import Any
 
 from tuner.device.recorded.known_gpus import known_gpu
 from tuner.extensions.engines.configs.files import (
-    CONFIG_KEYS,
-    POWERS,
     TITLES,
     TRITON_DEFAULTS,
     VERSION_KEY,
@@ -22,6 +19,7 @@ from tuner.extensions.engines.configs.files import (
     Engine,
     Key,
     MoeKey,
+    flaw_of,
     place,
     step_of_scales,
     used_step,
@@ -33,8 +31,8 @@ from tuner.model.hardware import limits_for
 from tuner.process.files import parse_json, read_text
 
 _PREFIX = "triton_"
-# Triton launches no more threads than 32 warps have.
-_MOST_WARPS = 32
+# What `int` reads, as engines do.
+_NUMBER = re.compile(r"\s*[+-]?\d+(_\d+)*\s*")
 # Of each dtype in a file's name: None is bf16 and fp16.
 _ELEMENT_BYTES = {None: 2, "float32": 4, "fp8_w8a8": 1}
 # Compute capabilities by a word of the names of GPUs that no data sheet of ours has.
@@ -228,8 +226,9 @@ def _content(path: Path, engine: Engine, key: Key, *, versioned: bool) -> Mappin
     for tokens, row in content.items():
         if versioned and tokens == VERSION_KEY:
             continue
-        if flaw := _flaw(tokens, row):
-            raise InputError(f"{flaw}, {failing}", path=path, remedy=remedy)
+        flaw = flaw_of(row) if _NUMBER.fullmatch(tokens) else "is for no number of tokens"
+        if flaw:
+            raise InputError(f"the row {tokens!r} {flaw}, {failing}", path=path, remedy=remedy)
         # The kernels load one scale for each step of K.
         step, scaled = row["BLOCK_SIZE_K"], step_of_scales(key, engine)
         if scaled and scaled % used_step(key, engine, step):
@@ -273,27 +272,3 @@ def find_capability(gpu: str) -> tuple[int, int] | None:
         return known.compute_capability
     words = gpu.lower().replace("-", " ").split()
     return next((_OF_WORDS[word] for word in words if word in _OF_WORDS), None)
-
-
-def _flaw(tokens: str, row: object) -> str:
-    """Say why an engine cannot run with a row of a file; "" where it can."""
-    try:
-        int(tokens)
-    except ValueError:
-        return f"the row {tokens!r} is for no number of tokens"
-    if not isinstance(row, dict):
-        return f"the row {tokens!r} is {reprlib.repr(row)}, no config"
-    for name in CONFIG_KEYS:
-        optional = name in TRITON_DEFAULTS
-        if name in row:
-            value = row[name]
-            # AMD's files have `num_stages` of 0.
-            if type(value) is not int or value < (0 if optional else 1):
-                return f"the row {tokens!r} has {reprlib.repr(value)} for {name}"
-            if name in POWERS and value & (value - 1):
-                return f"the row {tokens!r} has {value} for {name}, no power of two"
-            if name == "num_warps" and value > _MOST_WARPS:
-                return f"the row {tokens!r} has {value} for {name}, over {_MOST_WARPS}"
-        elif not optional:
-            return f"the row {tokens!r} lacks {name}"
-    return ""
