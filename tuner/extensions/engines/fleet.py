@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -112,47 +112,47 @@ def jobs_of(
                 with Session.open(session, read_only=True) as opened:
                     lacking = bool(undecided_of(opened))
             else:
-                lacking = any(one.slower for one in proved_gains(_proof_of(job, sessions)))
+                lacking = any(gain.slower for gain in proved_gains(_proof_of(job, sessions)))
         if lacking:
             jobs[job.name] = job
     return tuple(sorted(jobs.values(), key=lambda job: -job.worth)), tuple(refused)
 
 
 def proofs_of(
-    files: Iterable[EngineFile], sessions: Path, batches: Sequence[int] = BATCHES
+    files: Iterable[EngineFile],
+    sessions: Path,
+    batches: Sequence[int] = BATCHES[::3],
+    traffic: Traffic | None = None,
 ) -> tuple[TuningJob, ...]:
     """List, for files that are there, what compares them with the default before they are trusted.
 
-    Left out are those whose session or proof lies below `sessions`.
+    Left out are those whose session lies below `sessions`, or a proof that is complete.
     """
     proofs: dict[str, TuningJob] = {}
     for file in files:
         if file.state is not FileState.THERE or file.needed.down or refusal(file.needed.key):
             continue
-        job = _job_of(file, batches, None, two=False)
-        done = (sessions / job.name, _proof_of(job, sessions))
-        if not any((session / DATABASE).exists() for session in done):
-            proofs[job.name] = TuningJob(
-                f"{PROOF}{job.name}", job.kernel, job.operators, job.workloads, job.worth
-            )
-    return tuple(proofs.values())
+        job = _job_of(file, batches, traffic, two=False)
+        proof = _proof_of(job, sessions)
+        if not (sessions / job.name / DATABASE).exists() and not proved_gains(proof):
+            proofs[job.name] = replace(job, name=proof.name)
+    return tuple(sorted(proofs.values(), key=lambda job: -job.worth))
 
 
 def _proof_of(job: TuningJob, sessions: Path) -> Path:
-    return sessions / f"{PROOF}{job.name}"
+    return sessions / f"{PROOF}{job.name.removesuffix('-two')}"
 
 
 def proved_gains(session: Path) -> tuple[Gain, ...]:
-    """Say by how much an engine's file is faster than its default, as a proof measured it."""
+    """Say by how much an engine's file is faster than its default, as a whole proof measured it."""
     if not (session / DATABASE).exists():
         return ()
     with Session.open(session, read_only=True) as opened:
-        return tuple(
-            Gain(-default.gain, default.error)
-            for one in opened.comparisons()
-            if DEFAULT in one.peers
-            for default in [gain_of(one, DEFAULT)]
-        )
+        if opened.state != "complete":
+            return ()
+        compared = [one for one in opened.comparisons() if DEFAULT in one.peers]
+    of_default = (gain_of(one, DEFAULT) for one in compared)
+    return tuple(Gain(-one.gain, one.error) for one in of_default)
 
 
 def prove(
@@ -163,6 +163,7 @@ def prove(
     *,
     say: Callable[[str], None],
     progress: Callable[[TuningJob, Progress], None] | None = None,
+    budget_s: float | None = None,
 ) -> Mapping[str, str]:
     """Compare files that are there with the engine's default; say why some could not be.
 
@@ -171,8 +172,9 @@ def prove(
     failed: dict[str, str] = {}
     proving: GivenSettings = {**settings, "trials": 1, "peers": (DEFAULT,)}
     tuned = tune_each(
-        jobs, folder, "tokens", proving, proved_gains, failed, say=say, progress=progress
-    )
+        jobs, folder, "tokens", proving, proved_gains, failed, say=say, progress=progress,
+        budget_s=budget_s,
+    )  # fmt: skip
     for job, gains in tuned:
         speedups = sorted(gain.speedup for gain in gains)
         if not speedups:
@@ -407,10 +409,10 @@ def _job_of(
         for tokens in batches
     )
     job = TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
-    if traffic is None:
-        return job
-    seen = traffic.get((kernel, job.shape), UNSEEN * max(traffic.values(), default=1.0))
-    return TuningJob(name, kernel, operators, workloads, seen)
+    if traffic is not None:
+        unseen = UNSEEN * max(traffic.values(), default=1.0)
+        job = replace(job, worth=traffic.get((kernel, job.shape), unseen))
+    return job
 
 
 def _axes_of(needed: Needed, key: MoeKey) -> dict[str, int]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tuner.model.settings import GivenSettings
 
 ENGINES = ("sglang", "vllm")
+# Of a budget, at most.
+SHARE_OF_PROOFS = 0.25
 DTYPES = ("bfloat16", "float16", "float32", "fp8_w8a8")
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -249,7 +251,11 @@ def _make(
 
     traffic, began_s = traffic_of(traces) if traces else None, time.monotonic()
     # What vLLM has for its own kernels nothing here runs with.
-    proofs = proofs_of(files, fleet.sessions) if proof and fleet.engine == "sglang" else ()
+    proofs = (
+        proofs_of(files, fleet.sessions, traffic=traffic)
+        if proof and fleet.engine == "sglang"
+        else ()
+    )
     jobs, refused = jobs_of(files, two=two, sessions=fleet.sessions, traffic=traffic)
     # What could not be written is found now, not once all is tuned.
     for one in (file.needed for file in files if jobs or proofs):
@@ -277,6 +283,7 @@ def _make(
                     fleet.settings,
                     say=click.echo,
                     progress=update,
+                    budget_s=budget_s and budget_s * SHARE_OF_PROOFS,
                 )
                 jobs, _ = jobs_of(files, two=two, sessions=fleet.sessions, traffic=traffic)
             if jobs:
@@ -297,7 +304,7 @@ def _make(
         tell_configs(made.configs, fleet.engine, fleet.to)
     if not jobs:
         click.echo("nothing to make")
-    _require_all([*proofs, *jobs], failed, "have no file")
+    _require_all([*proofs, *jobs], failed, "have no file, or one that is not proved")
     if refused:
         raise WorkerError(
             f"{len(refused)} of {len(files)} files cannot be made",
