@@ -315,6 +315,27 @@ def test_without_a_gpu_it_ends_at_the_first(tmp_path: Path, made_by: Make) -> No
     assert [*made_by(tuned, jobs)[0].failed] == [jobs[0].name]
 
 
+def test_a_budget_is_shared_by_worth_and_what_is_left_over_is_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, float] = {}
+
+    def tuned(kernel: Path, *, session: Path, time_s: float, **_: object) -> None:
+        asked[session.name] = time_s
+        raise KernelError("it ends at once")
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(fleet, "tune", tuned)
+    jobs = [TuningJob(str(worth), "fused_moe", {}, ("M=1",), worth) for worth in (6, 3, 1)]
+    place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
+    make(jobs, *place, {}, say=print, budget_s=1000.0)
+    assert asked == pytest.approx({"6": 600.0, "3": 750.0, "1": 1000.0}, rel=0.01)
+    asked.clear()
+    made = make(jobs, *place, {}, say=print, budget_s=100.0)
+    assert asked == pytest.approx({"6": 60.0, "3": 75.0, "1": 100.0}, rel=0.05)
+    assert len(made.failed) == 3
+
+
 def test_configs_that_failed_are_listed(tmp_path: Path, made_by: Make) -> None:
     def tuned(kernel: Path, *, session: Path, **_: object) -> None:
         with Session.open(begin(session)) as opened:

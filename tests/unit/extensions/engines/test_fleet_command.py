@@ -379,7 +379,10 @@ def test_what_another_gpu_or_triton_measured_and_other_bits_are_not_gone_on_with
     for words in (("--triton", "3.6.0"), ("--triton", "3.6.0", "--keep-bits")):
         result = tune("fleet", QWEN, *words, *folders)
         assert result.exit_code == 1
-        assert "1 of 1 shapes have no file, or one that is not proved: moe-bf16-E128-N768" in result.stderr
+        assert (
+            "1 of 1 shapes have no file, or one that is not proved: moe-bf16-E128-N768"
+            in result.stderr
+        )
     place = tmp_path / "s" / "NVIDIA_H200" / "triton-3.6.0"
     name = "moe-bf16-E128-N768-K2048-top8-ep1"
     assert asked == [(place / name, False), (place / "keep-bits" / name, True)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import hypot
 from pathlib import Path
 
+from tuner.device.recorded.known_gpus import known_gpu
 from tuner.dispatch.evidence import evidence, find_wrong_variants, split
 from tuner.extensions.engines.timeline.operators import Label
 from tuner.extensions.engines.timeline.table import Best, Row
@@ -55,7 +56,8 @@ def known_bests(folders: Iterable[Path], gpu: str) -> tuple[KnownBest, ...]:
         count = len(known)
         for database in sorted(folder.rglob(DATABASE)):
             with Session.open(database.parent, read_only=True) as session:
-                if session.environment.get("device") == gpu:
+                device = session.environment.get("device", "")
+                if device == gpu or (known_gpu(gpu) and known_gpu(device) == known_gpu(gpu)):
                     known += _bests_in(session)
         if len(known) == count:
             raise InputError(
@@ -75,17 +77,18 @@ def _bests_in(session: Session) -> Iterator[KnownBest]:
         _, rounds = split(one)
         production = one.column(one.production) if one.production in one.peers else 0
         interval = paired_interval if one.paired else unpaired_interval
-        bests = [(side.speedup, ours[0].time_us, "config", side.interval) for side in
-                 [ours[0].production or ours[0]]] if ours else []  # fmt: skip
+        bests = []
+        if ours:
+            side = ours[0].production or ours[0]
+            bests.append(Best("config", ours[0].time_us, side.speedup, side.interval))
         for peer in one.peers:
-            at = one.column(peer)
-            columns = (tuple(row[place] for row in rounds) for place in (production, at))
-            if at != production:
-                speedup, bounds = interval(*columns, seed)
-                bests.append((speedup, cost_us([row[at] for row in rounds]), peer, bounds))
+            if (at := one.column(peer)) != production:
+                today_us, peer_us = (
+                    tuple(row[place] for row in rounds) for place in (production, at)
+                )
+                bests.append(Best(peer, cost_us(peer_us), *interval(today_us, peer_us, seed)))
         if bests:
-            speedup, us, name, bounds = max(bests)
-            best = Best(name, us, speedup, bounds)
+            best = max(bests, key=lambda found: found.speedup)
             yield KnownBest(session.manifest.kernel, config.operators, workload, best)
 
 
