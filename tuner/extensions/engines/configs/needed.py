@@ -1,21 +1,25 @@
 """Which configs an engine looks for when it runs a model, from its config.json.
 
-The shapes are those of the layers of SGLang 0.5.17 and vLLM 0.32.0 (their `models` folders).
+`models.yaml` has how models are built; a line there teaches another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, keys_in
 from tuner.model.errors import InputError
+from tuner.model.expressions import Expression, Value
 from tuner.process.files import parse_json, read_text
+from tuner.space.schema import Scalar, StrictModel, validate_document
+from tuner.space.yaml import read as read_yaml
 
 CONFIG = "config.json"
 # By the name that a user gives, the one in a file's name; other quantizations have other kernels.
@@ -33,8 +37,7 @@ _MOST_GPUS = 128
 _PYTHON_DTYPE = "dtype", "torch_dtype"
 # Where a model of several kinds of data has the one of text.
 _WITHIN = "text_config", "language_config", "llm_config", "thinker_config"
-# Of how many routed experts SGLang makes the shared one another, in DeepSeek's models.
-_FUSED_EXPERTS = 256
+TABLE = Path(__file__).with_name("models.yaml")
 _VOCABULARY_STEP = 64
 
 
@@ -131,131 +134,86 @@ class _Model:
     def hidden(self) -> int:
         return self.number("hidden_size")
 
-    def mlp(self, name: str, width: int) -> Iterator[Layer]:
-        """List the layers of a gated MLP."""
-        part = self.cut(width, f"columns of the {name}", self.tp)
-        yield Layer(f"{name}: gate, up", 2 * part, self.hidden)
-        yield Layer(f"{name}: down", self.hidden, part)
+    @property
+    def keys(self) -> int:
+        """How many heads of keys and values a GPU has; raise where it has no whole ones."""
+        every = self.number("num_attention_heads")
+        self.share(every, "attention heads", self.tp)
+        pairs = self.number("num_key_value_heads", every)
+        # Where there are fewer of them than GPUs, several GPUs have the same one.
+        return 1 if self.tp % pairs == 0 else self.share(pairs, "key-value heads", self.tp)
+
+    @property
+    def fused(self) -> int:
+        """How many shared experts are among the experts."""
+        family = _table().models.get(self.kind)
+        return self.compute(family.fused) if family and self.engine == "sglang" else 0
+
+    def compute(self, text: object) -> int:
+        """Compute an expression of the table; raise `InputError` for a number that is none."""
+        expression = Expression.parse(str(text), path=TABLE)
+        return int(expression.evaluate({name: self._value(name) for name in expression.names}))
+
+    def _value(self, name: str) -> Value:
+        table, given = _table(), self.given.get(name)
+        if name in ("ep", "keys", "fused"):
+            return cast("int", getattr(self, name))
+        if name == "architecture":
+            named = self.given.get("architectures")
+            return str(named[0]) if isinstance(named, list) and named else ""
+        if key := table.shared.get(name):
+            what = key.removeprefix("num_").replace("_", " ")
+            return self.share(self.number(key), what, self.tp)
+        if name in table.derived:
+            return self.compute(table.derived[name])
+        if isinstance(given, list) and name in table.defaults:
+            return len(given)
+        return self.number(name, table.defaults.get(name), least=int(name not in table.defaults))
+
+    def layers(self) -> Iterator[Layer]:
+        """List the linear layers, without routers and the last one."""
+        table = _table()
+        for one in (one for part in table.models[self.kind].parts for one in table.parts[part]):
+            if not self.compute(one.when):
+                continue
+            if one.mlp:
+                columns = f"columns of the {one.mlp}"
+                part = self.cut(self.compute(one.columns), columns, self.tp)
+                yield Layer(f"{one.mlp}: gate, up", 2 * part, self.hidden)
+                yield Layer(f"{one.mlp}: down", self.hidden, part)
+            else:
+                yield Layer(one.layer, self.compute(one.n), self.compute(one.k))
 
 
-def _heads(model: _Model) -> tuple[int, int]:
-    """Count the heads of a GPU, and its heads of keys and values."""
-    every = model.number("num_attention_heads")
-    heads = model.share(every, "attention heads", model.tp)
-    pairs = model.number("num_key_value_heads", every)
-    # Where there are fewer of them than GPUs, several GPUs have the same one.
-    keys = 1 if model.tp % pairs == 0 else model.share(pairs, "key-value heads", model.tp)
-    return heads, keys
+class _LayerModel(StrictModel):
+    layer: str = Field(default="", description="what a layer is called")
+    n: Scalar = Field(default=0, description="an expression: rows of weights")
+    k: Scalar = Field(default=0, description="an expression: columns of weights")
+    mlp: str = Field(default="", description="what the two layers of a gated MLP are called")
+    columns: Scalar = Field(default=0, description="an expression")
+    when: Scalar = Field(default="True", description="an expression")
 
 
-def _attend(model: _Model, gates: int = 0) -> Iterator[Layer]:
-    """List attention's layers; `gates` says how often queries have a gate of their size."""
-    width = model.number("head_dim", model.hidden // model.number("num_attention_heads"))
-    heads, keys = _heads(model)
-    yield Layer("attention: q, k, v", (heads * (1 + gates) + 2 * keys) * width, model.hidden)
-    yield Layer("attention: out", model.hidden, heads * width)
+class _FamilyModel(StrictModel):
+    parts: list[str] = Field(description="names of `parts`")
+    experts: str = Field(default="", description="the key of the number of experts")
+    width: str = Field(default="moe_intermediate_size", description="the key of an expert's width")
+    fused: Scalar = Field(default=0, description="an expression")
+    router: bool | None = Field(default=None, description="true or false")
 
 
-def _attend_to_latents(model: _Model) -> Iterator[Layer]:
-    hidden, latent = model.hidden, model.number("kv_lora_rank")
-    heads, _ = _heads(model)
-    plain, turned = model.number("qk_nope_head_dim"), model.number("qk_rope_head_dim")
-    rank, values = model.number("q_lora_rank", 0), model.number("v_head_dim")
-    yield Layer("attention: latents", rank + latent + turned, hidden)
-    yield Layer("attention: q", heads * (plain + turned), rank or hidden)
-    yield Layer("attention: k, v", heads * (plain + values), latent)
-    yield Layer("attention: out", hidden, heads * values)
-    if model.kind == "deepseek_v32":
-        width = model.number("index_n_heads") * model.number("index_head_dim")
-        yield Layer("indexer: q", width, rank)
+class _TableModel(StrictModel):
+    version: int = Field(description="1")
+    defaults: dict[str, int] = Field(description="numbers by keys of config.json")
+    shared: dict[str, str] = Field(description="keys of config.json by names")
+    derived: dict[str, str] = Field(description="expressions by names")
+    parts: dict[str, list[_LayerModel]] = Field(description="lists of layers by names")
+    models: dict[str, _FamilyModel] = Field(description="models by their types")
 
 
-def _attend_linearly(model: _Model) -> Iterator[Layer]:
-    """List those of layers with and without a state in place of keys and values."""
-    yield from _attend(model, gates=1)
-    sizes = []
-    for what in ("key", "value"):
-        heads = model.share(model.number(f"linear_num_{what}_heads"), f"{what} heads", model.tp)
-        sizes.append(heads * model.number(f"linear_{what}_head_dim"))
-    yield Layer("linear attention: q, k, v, z", 2 * sum(sizes), model.hidden)
-    yield Layer("linear attention: out", model.hidden, sizes[1])
-
-
-def _dense(model: _Model) -> Iterator[Layer]:
-    yield from model.mlp("dense layers", model.number("intermediate_size"))
-
-
-def _dense_between(model: _Model) -> Iterator[Layer]:
-    if model.given.get("mlp_only_layers") or model.number("decoder_sparse_step", 1) > 1:
-        yield from _dense(model)
-
-
-def _dense_first(model: _Model) -> Iterator[Layer]:
-    if model.number("first_k_dense_replace", 0, least=0):
-        yield from _dense(model)
-
-
-def _shared(model: _Model) -> Iterator[Layer]:
-    width = model.number("shared_expert_intermediate_size", 0, least=0)
-    if count := model.number("n_shared_experts", 0, least=0):
-        width = count * model.number("moe_intermediate_size")
-    if width and not _fused(model):
-        yield from model.mlp("shared experts", width)
-
-
-def _fused(model: _Model) -> int:
-    """Count the shared experts that are among the experts."""
-    if model.engine != "sglang":
-        return 0
-    shared = model.number("n_shared_experts", 0, least=0)
-    if model.kind == "qwen3_next":
-        own = model.number("shared_expert_intermediate_size", 0, least=0)
-        return int(0 < own == model.number("moe_intermediate_size"))
-    if model.ep > 1:
-        return 0
-    if model.kind == "glm4_moe":
-        return shared
-    named, routed = model.given.get("architectures"), model.given.get("n_routed_experts")
-    is_v3 = isinstance(named, list) and named[:1] == ["DeepseekV3ForCausalLM"]
-    return int(is_v3 and (routed, shared) == (_FUSED_EXPERTS, 1))
-
-
-Layers = Callable[[_Model], Iterator[Layer]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """How models of one kind are built; `experts` and `width` are keys of config.json.
-
-    `has_router` says that the router's weights are a product in bf16 as others are, and is None
-    where nobody has looked at the products in bf16.
-    """
-
-    layers: tuple[Layers, ...]
-    experts: str = ""
-    width: str = "moe_intermediate_size"
-    has_router: bool | None = None
-
-
-_LLAMA = _Family((_attend, _dense), has_router=False)
-_DEEPSEEK = _Family((_attend_to_latents, _dense_first, _shared), "n_routed_experts")
-_QWEN3 = _Family((_attend, _dense_between), "num_experts", has_router=True)
-_HYBRID = _Family((_attend_linearly, _dense_between, _shared), "num_experts")
-_LOCAL = _Family((_attend,), "num_local_experts", "intermediate_size")
-_FAMILIES: Mapping[str, _Family] = {
-    "mixtral": replace(_LOCAL, has_router=True),
-    "qwen3_moe": _QWEN3,
-    "deepseek_v2": replace(_DEEPSEEK, has_router=False),
-    "deepseek_v3": replace(_DEEPSEEK, has_router=False),
-    **dict.fromkeys(("deepseek_v32", "kimi_k2"), _DEEPSEEK),
-    "qwen2_moe": _Family((_attend, _dense_between, _shared), "num_experts"),
-    "qwen3_vl_moe": replace(_QWEN3, has_router=None),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_moe"), _HYBRID),
-    **dict.fromkeys(("glm4_moe", "glm4v_moe"), _Family((_attend, _dense_first, _shared),
-                                                       "n_routed_experts")),
-    **dict.fromkeys(("gpt_oss", "minimax_m2"), _LOCAL),
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "glm4"), _LLAMA),
-}  # fmt: skip
+@cache
+def _table() -> _TableModel:
+    return validate_document(read_yaml(TABLE), _TableModel)
 
 
 def needed_configs(
@@ -280,7 +238,7 @@ def needed_configs(
     model = _read(config, engine, tp)
     if log is not None:
         return tuple(_asked_for(log, replace(model, ep=ep)))
-    family = _FAMILIES.get(model.kind)
+    family = _table().models.get(model.kind)
     if family is None:
         raise _unknown_model_error(model)
     precision = _precision(model.path, model.given, dtype)
@@ -292,9 +250,9 @@ def needed_configs(
         )
     model = replace(model, ep=ep, precision=precision)
     needed = [*_experts(model, family)] if family.experts else []
-    _heads(model)
+    assert model.keys, "heads are shared evenly"
     if block := precision.block_shape:
-        layers = (layer for part in family.layers for layer in part(model))
+        layers = model.layers()
         needed += [Needed(one.name, BlockFp8Key(one.n, one.k, block)) for one in layers]
     return tuple(dict.fromkeys(needed))
 
@@ -323,7 +281,7 @@ def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, 
     is not known or not in bf16, and for slices that the engines refuse.
     """
     model = _read(config, engine, tp)
-    families = {kind: one for kind, one in _FAMILIES.items() if one.has_router is not None}
+    families = {kind: one for kind, one in _table().models.items() if one.router is not None}
     family = families.get(model.kind)
     if family is None:
         known = f"known are {', '.join(families)}"
@@ -336,8 +294,8 @@ def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, 
             path=model.path,
             remedy="name a config.json without quantization whose dtype is bfloat16",
         )
-    layers = [layer for part in family.layers for layer in part(model)]
-    if family.has_router:
+    layers = [*model.layers()]
+    if family.router:
         layers.append(Layer("router", model.number(family.experts), model.hidden))
     if vocabulary := model.number("vocab_size", 0):
         # Both engines pad it.
@@ -367,12 +325,13 @@ def _read(config: Path, engine: Engine, tp: int) -> _Model:
         about = ((key, outer.get(key)) for key in (_QUANTIZATION, *_PYTHON_DTYPE))
         given = {**{key: said for key, said in about if said is not None}, **given}
         named = str(given.get("model_type")).removesuffix("_text")
-        kind = named if named in _FAMILIES else kind
+        kind = named if named in _table().models else kind
     return _Model(path, kind, given, within, engine, tp)
 
 
 def _unknown_model_error(model: _Model) -> InputError:
-    known = f"known are {', '.join(kind for kind, one in _FAMILIES.items() if one.experts)}"
+    models = _table().models.items()
+    known = f"known are {', '.join(kind for kind, one in models if one.experts)}"
     parts: list[Mapping[str, Any]] = [model.given]
     for part in parts:
         if any("expert" in name or "moe" in name.split("_") for name in part):
@@ -459,9 +418,9 @@ def _no_files(path: Path, what: str) -> InputError:
     )
 
 
-def _experts(model: _Model, family: _Family) -> Iterator[Needed]:
+def _experts(model: _Model, family: _FamilyModel) -> Iterator[Needed]:
     experts, width = model.number(family.experts), model.number(family.width)
-    precision, shared = model.precision, _fused(model)
+    precision = model.precision
     # Each block of an expert's weights has one scale, so even an uncut expert has whole ones.
     for block in precision.block_shape or ():
         if width % block:
@@ -471,7 +430,7 @@ def _experts(model: _Model, family: _Family) -> Iterator[Needed]:
                 remedy="neither engine runs this model",
             )
     key = MoeKey(
-        experts=model.share(experts, "experts", model.ep) + shared,
+        experts=model.share(experts, "experts", model.ep) + model.fused,
         intermediate=model.cut(width, "columns of an expert", model.tp // model.ep),
         dtype=precision.dtype,
         block_shape=precision.block_shape,
@@ -485,5 +444,5 @@ def _experts(model: _Model, family: _Family) -> Iterator[Needed]:
 def _axes(model: _Model) -> tuple[tuple[str, int], ...]:
     # A shared expert among the experts has a route of its own.
     routes = model.number("num_experts_per_tok", model.number("experts_per_token", 0))
-    routes += _fused(model) if routes else 0
+    routes += model.fused if routes else 0
     return ("K", model.hidden), ("TOP_K", routes), ("EP", model.ep)

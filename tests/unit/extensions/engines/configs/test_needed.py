@@ -25,7 +25,7 @@ from model_configs import (
 
 from tuner.extensions.engines import fleet_command
 from tuner.extensions.engines.configs.files import ENGINES, BlockFp8Key, MoeKey
-from tuner.extensions.engines.configs.needed import DTYPES, needed_configs
+from tuner.extensions.engines.configs.needed import DTYPES, _table, needed_configs
 from tuner.model.errors import InputError
 
 MODELS = Path(__file__).parents[5] / "benchmarks" / "models"
@@ -374,6 +374,11 @@ def test_any_config_is_read_or_refused(
     for engine in ENGINES:
         with suppress(InputError):
             assert needed_configs(path, engine, tp=tp)
+
+
+def test_models_are_built_of_parts_that_the_table_has() -> None:
+    table = _table()
+    assert {part for one in table.models.values() for part in one.parts} == {*table.parts}
 
 
 def test_the_command_offers_the_same_dtypes() -> None:
