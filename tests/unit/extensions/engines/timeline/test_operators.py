@@ -21,7 +21,8 @@ from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
 
 ROOT = Path(__file__).parents[5]
-KERNELS = sorted(["fused_moe", *(path.stem for path in (ROOT / "kernels" / "sglang").glob("*.cu"))])
+TRITON = ("fused_moe", "w8a8_block_fp8")
+KERNELS = sorted([*TRITON, *(path.stem for path in (ROOT / "kernels" / "sglang").glob("*.cu"))])
 FLASHINFER = (
     "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &(float gelu<float>())>"
 )
@@ -29,6 +30,8 @@ FLASHINFER = (
 # As profilers write them, and what they are.
 NAMED = {
     "fused_moe_kernel": "fused_moe",
+    "_w8a8_block_fp8_matmul": "w8a8_block_fp8",
+    "_w8a8_triton_block_scaled_mm": "w8a8_block_fp8",
     NORM: "fused_add_rmsnorm",
     "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(...)": "fused_add_rmsnorm",
     "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(...)": "fused_add_rmsnorm",
@@ -103,6 +106,7 @@ def test_every_operator_can_be_found_by_name_and_by_call() -> None:
     table = rules()
     # Engines have two launches for what these do, or a call whose sizes say nothing of the lengths.
     unnamed = {"decode_attention", "gate_up_silu", "gemm_invariant", "linear_add_rmsnorm"}
+    unnamed |= {"w8a8_block_fp8"}
     assert sorted(unnamed | {one.operator for one in table.calls}) == KERNELS
     assert sorted(set(NAMED.values())) == KERNELS
 
