@@ -80,6 +80,8 @@ def configs_of(config, axes, WEIGHTS):
     if config is not None:
         first = {key: config[key] for key in KEYS}
         second = {key: config.get(f"down_{key}", config[key]) for key in KEYS}
+        if WEIGHTS == "fp8_block32":  # a step along K has one scale, so there is no choice
+            first["BLOCK_SIZE_K"] = second["BLOCK_SIZE_K"] = BLOCKS[WEIGHTS]
         return first, second
     experts, width, depth = axes["E"], axes["N"], axes["K"]
     block = BLOCKS.get(WEIGHTS)

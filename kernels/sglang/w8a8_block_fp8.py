@@ -47,6 +47,8 @@ def file_with(kernels, config, tokens):
 def launch(config, tensors, axes, SCALES="block128"):
     """Enqueue the GEMM; `config` None is the config of SGLang's own file, or its default."""
     sglang, block = engine(), BLOCKS[SCALES]
+    if config is not None and SCALES == "block32":  # a step has one scale: there is no choice
+        config = {**config, "BLOCK_SIZE_K": block}
     with file_with(sglang.kernels, config, axes["M"]):
         product = sglang.kernels.w8a8_block_fp8_matmul_triton(
             tensors["x"],

@@ -57,7 +57,7 @@ def test_extreme_rows_have_one_sign_and_a_scale_of_their_own() -> None:
 
 def test_the_space_has_the_configs_of_sglangs_script_that_fit_into_shared_memory() -> None:
     space = callable_space(NAME).space
-    assert np.prod([len(parameter.values) for parameter in space.parameters]) == 1280 + 640
+    assert np.prod([len(parameter.values) for parameter in space.parameters]) == 1280
     sizes = {"M": 64, "N": 2112, "K": 7168, **H200}
     assert len(valid_configs(callable_space(NAME, SCALES="block32").space, sizes)) == 640
     pool = valid_configs(space, sizes)
@@ -89,15 +89,12 @@ def test_sglangs_kernel_agrees_with_the_reference() -> None:
 
 
 @pytest.mark.slow
-def test_scales_of_32_by_32_want_steps_of_32() -> None:
-    configs = [CONFIG | {"BLOCK_SIZE_K": 32}, CONFIG, None]
+def test_scales_of_32_by_32_have_steps_of_32() -> None:
     axes, operators = {"M": 3, "N": 72, "K": 200}, {"SCALES": "block32"}
     case = {"kernel": NAME, "axes": axes, "operators": operators, "fill": "normal"}
-    found = interpreted([{**case, "config": one} for one in configs])
-    right, wrong, own = (one["worst"] for one in found)
-    assert right <= 1 < wrong
-    assert own <= 1
-    assert found[2]["launched"][0]["BLOCK_SIZE_K"] == 32
+    found = interpreted([{**case, "config": one} for one in (CONFIG, None)])
+    assert max(one["worst"] for one in found) <= 1
+    assert [one["launched"][0]["BLOCK_SIZE_K"] for one in found] == [32, 32]
 
 
 @pytest.mark.slow

@@ -262,7 +262,8 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
     chosen, two = _Chosen(found, folder), operators.get("CONFIGS") == "two"
     for entry in found.dispatch.table.entries:
         best, axes = chosen.fastest(entry.workload), entry.workload.values
-        one, tokens = tables.setdefault(_KEYS[name](axes, operators), Tables(two)), axes["M"]
+        key, tokens = _KEYS[name](axes, operators), axes["M"]
+        one = tables.setdefault(key, Tables(two))
         if one.two != two:
             raise SessionError(
                 "has one config for both products where another session has two, or has two "
@@ -287,9 +288,9 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
             one.undecided[tokens] = f"the best is of {best.variants[0].candidate}, another kernel"
             continue
         values = chosen.config(best)
-        one.own[tokens] = _config(values, "")
+        one.own[tokens] = _config(values, "", key)
         if one.two:
-            one.down[tokens] = _config(values, DOWN)
+            one.down[tokens] = _config(values, DOWN, key)
 
 
 class _Chosen:
@@ -313,9 +314,12 @@ class _Chosen:
         return canonical(found, self._space).config
 
 
-def _config(values: Mapping[str, Value], prefix: str) -> EngineConfig:
+def _config(values: Mapping[str, Value], prefix: str, key: Key) -> EngineConfig:
     # BLOCK_SIZE_M is that of both products.
-    return {key: int(values.get(f"{prefix}{key}", values[key])) for key in CONFIG_KEYS}
+    config = {name: int(values.get(f"{prefix}{name}", values[name])) for name in CONFIG_KEYS}
+    if key.block_shape:  # the kernels here are launched with no more than a scale is for
+        config["BLOCK_SIZE_K"] = min(config["BLOCK_SIZE_K"], key.block_shape[1])
+    return config
 
 
 def _moe(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
