@@ -30,7 +30,7 @@ BUDGET = {
     "core": 47_690,
     "runtime": 2_505,
     "export": 4_150,
-    "engines": 4_420,
+    "engines": 4_965,
     "draft": 17_070,
     "agents": 8_360,
     "cpu": 4_480,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_760,
-    "docs": 4_960,
+    "tests": 86_275,
+    "docs": 4_970,
 }
 
 
