@@ -7,8 +7,7 @@ TOP_K experts, `down` their N activated columns back to K, times the router's we
 from functools import cache
 from types import SimpleNamespace
 
-# Of K, and of columns, under a scale.
-BLOCKS = {"fp8_block": 128, "fp8_block32": 32}
+BLOCK = 128  # of K, and of columns, under a scale
 NEEDED = (
     "pip install 'torch==2.11.0' 'triton==3.6.0' 'sglang==0.5.17' 'sglang-kernel==0.4.5'"
     " (docs/peers.md)"
@@ -80,18 +79,16 @@ def configs_of(config, axes, WEIGHTS):
     if config is not None:
         first = {key: config[key] for key in KEYS}
         second = {key: config.get(f"down_{key}", config[key]) for key in KEYS}
-        if WEIGHTS == "fp8_block32":  # a step along K has one scale, so there is no choice
-            first["BLOCK_SIZE_K"] = second["BLOCK_SIZE_K"] = BLOCKS[WEIGHTS]
         return first, second
     experts, width, depth = axes["E"], axes["N"], axes["K"]
-    block = BLOCKS.get(WEIGHTS)
+    fp8 = WEIGHTS == "fp8_block"
     first, (second, _) = engine().choose(
         (experts, 2 * width, depth),
         (experts, depth, width),
         axes["TOP_K"],
-        "fp8_w8a8" if block else None,
+        "fp8_w8a8" if fp8 else None,
         axes["M"],
-        block_shape=[block, block] if block else None,
+        block_shape=[BLOCK, BLOCK] if fp8 else None,
         return_down_config=True,
     )
     second = dict(second or first)
@@ -134,8 +131,7 @@ def results(out, axes, PART):
 def multiply(sglang, tensors, names, out, routes, axes, config, WEIGHTS):
     """Enqueue one GEMM as SGLang's layer does."""
     rows, weights = names
-    block, down = BLOCKS.get(WEIGHTS), rows == "h"
-    fp8 = block is not None
+    fp8, down = WEIGHTS == "fp8_block", rows == "h"
     sglang.invoke(
         tensors[rows],
         tensors[weights],
@@ -156,7 +152,7 @@ def multiply(sglang, tensors, names, out, routes, axes, config, WEIGHTS):
         use_int8_w8a16=False,
         use_int4_w4a16=False,
         per_channel_quant=False,
-        block_shape=[block, block] if fp8 else None,
+        block_shape=[BLOCK, BLOCK] if fp8 else None,
         filter_expert=axes["EP"] > 1,
     )
 
@@ -164,29 +160,30 @@ def multiply(sglang, tensors, names, out, routes, axes, config, WEIGHTS):
 def reference(xp, inputs, axes, PART="both", WEIGHTS="bf16", ROUTING="balanced", CONFIGS="one"):
     """Compute both GEMMs in float64, expert by expert; `xp` is NumPy or CuPy."""
     ids = inputs["topk_ids"].reshape(-1).astype(xp.int64)
-    block, parts = BLOCKS.get(WEIGHTS), []
+    fp8 = WEIGHTS == "fp8_block"
+    parts = []
     if PART != "down":
         rows = xp.arange(ids.size) // axes["TOP_K"]
-        parts.append(products(xp, inputs, ("x", "w1"), ids, rows, block))
+        parts.append(products(xp, inputs, ("x", "w1"), ids, rows, fp8))
     if PART != "gate_up":
-        down = products(xp, inputs, ("h", "w2"), ids, xp.arange(ids.size), block)
+        down = products(xp, inputs, ("h", "w2"), ids, xp.arange(ids.size), fp8)
         parts.append(down * inputs["topk_weights"].reshape(-1, 1))
     return {"out": xp.concatenate([part.reshape(-1) for part in parts])}
 
 
-def products(xp, inputs, names, ids, rows, block):
+def products(xp, inputs, names, ids, rows, fp8):
     """Multiply the row of each route by its expert's weights; zeros for an expert elsewhere."""
     x, w = (inputs[name] for name in names)
-    if block:
-        x = x * xp.repeat(inputs[f"{names[0]}_scale"], block, axis=1)[:, : x.shape[1]]
+    if fp8:
+        x = x * xp.repeat(inputs[f"{names[0]}_scale"], BLOCK, axis=1)[:, : x.shape[1]]
     out = xp.zeros((ids.size, w.shape[1]))
     for expert in range(len(w)):
         of_expert = xp.nonzero(ids == expert)[0]
         if of_expert.size:
             weights = w[expert]
-            if block:
+            if fp8:
                 scale = inputs[f"{names[1]}_scale"][expert]
-                scale = xp.repeat(xp.repeat(scale, block, axis=0), block, axis=1)
+                scale = xp.repeat(xp.repeat(scale, BLOCK, axis=0), BLOCK, axis=1)
                 weights = weights * scale[: w.shape[1], : w.shape[2]]
             out[of_expert] = x[rows[of_expert]] @ weights.T
     return out
@@ -212,11 +209,10 @@ def inputs(xp, rng, axes, fill, PART="both", WEIGHTS="bf16", ROUTING="balanced",
 def drawn_for(xp, rng, names, shapes, fill, WEIGHTS):
     """Draw one GEMM's weights or their scales; rows and their scales too for `extreme`."""
     (rows, depth), (experts, columns, _) = shapes
-    block = BLOCKS.get(WEIGHTS, depth)
-    blocks = -(-depth // block)
+    blocks = -(-depth // BLOCK)
     drawn, least = {}, xp.float32(depth**-0.5)
-    if WEIGHTS != "bf16":
-        scales = (experts, -(-columns // block), blocks)
+    if WEIGHTS == "fp8_block":
+        scales = (experts, -(-columns // BLOCK), blocks)
         drawn[f"{names[1]}_scale"] = (0.5 + rng.random(scales, dtype=xp.float32)) * least
     else:
         drawn[names[1]] = weights_of(xp, rng, shapes[1]) * least
@@ -346,10 +342,10 @@ def pytorch(tensors, axes, PART="both", WEIGHTS="bf16", ROUTING="balanced", CONF
 
 def without_file(tensors, axes, PART="both", WEIGHTS="bf16", ROUTING="balanced", CONFIGS="one"):
     """SGLang's kernel with the config that it guesses where it finds no file for a shape."""
-    block = BLOCKS.get(WEIGHTS)
+    fp8 = WEIGHTS == "fp8_block"
     sizes = (axes[name] for name in ("M", "E", "N", "K", "TOP_K"))
-    shape = [block, block] if block else None
-    config = engine().guess(*sizes, "fp8_w8a8" if block else None, False, shape)
+    block = [BLOCK, BLOCK] if fp8 else None
+    config = engine().guess(*sizes, "fp8_w8a8" if fp8 else None, False, block)
     enqueue((dict(config), dict(config)), tensors, axes, PART, WEIGHTS)
 
 

@@ -23,7 +23,7 @@ from tuner.extensions.engines.configs.files import (
 )
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
-from tuner.extensions.engines.configs.winners import WEIGHTS, Configs, configs_of, marks_of
+from tuner.extensions.engines.configs.winners import BLOCKS, Configs, configs_of, marks_of
 from tuner.extensions.engines.timeline.table import OF_STEPS
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
@@ -41,8 +41,6 @@ KERNELS = Path("kernels/sglang")
 # What the kernels' reference files call the engine's default, which serves where there is no file.
 DEFAULT = "without_file"
 PROOF = "proof-"
-# The side of most blocks of weights, and the one that no session's name has.
-BLOCK = 128
 # The configs that a shape's kernel failed with, in its session's folder.
 FAILED = "failed.txt"
 # A search that has less time than its baselines take finds nothing.
@@ -382,7 +380,7 @@ def refusal(key: Key) -> str:
     if isinstance(key, MoeKey) and key.dtype not in (None, "fp8_w8a8"):
         return f"{key.dtype} cannot be tuned"
     plain = isinstance(key, MoeKey) and key.dtype is None
-    if not (plain or key.block_shape in WEIGHTS) or (isinstance(key, MoeKey) and key.per_channel):
+    if not (plain or key.block_shape in BLOCKS) or (isinstance(key, MoeKey) and key.per_channel):
         return "only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned"
     return ""
 
@@ -390,19 +388,20 @@ def refusal(key: Key) -> str:
 def _job_of(
     file: EngineFile, batches: Sequence[int], traffic: Traffic | None, *, two: bool
 ) -> TuningJob:
-    key, weights = file.needed.key, WEIGHTS.get(file.needed.key.block_shape, "bf16")
+    key, operators = file.needed.key, dict[str, str]()
+    small = key.block_shape == (32, 32)
     if isinstance(key, BlockFp8Key):
-        kernel, axes = "w8a8_block_fp8", {"N": key.n, "K": key.k}
-        block, size = key.block_shape[0], key.n * key.k
-        operators = {} if block == BLOCK else {"SCALES": f"block{block}"}
-        name = f"block-fp8{'' if block == BLOCK else block}-N{key.n}-K{key.k}"
+        kernel, axes, size = "w8a8_block_fp8", {"N": key.n, "K": key.k}, key.n * key.k
+        name = f"block-fp8{'32' * small}-N{key.n}-K{key.k}"
+        operators |= {"SCALES": "block32"} if small else {}
     else:
-        kernel, axes = "fused_moe", _axes_of(file.needed, key)
+        kernel, axes = f"fused_moe{'_block32' * small}", _axes_of(file.needed, key)
+        weights = "bf16" if key.dtype is None else "fp8_block"
         experts = f"E{axes['E']}-N{axes['N']}-K{axes['K']}"
         routes = f"top{axes['TOP_K']}-ep{axes['EP']}"
-        name = f"moe-{weights}-{experts}-{routes}{'-two' * two}"
-        operators = {"PART": "both", "WEIGHTS": weights, "ROUTING": "real"}
-        operators["CONFIGS"] = "two" if two else "one"
+        name = f"moe-{weights}{'32' * small}-{experts}-{routes}{'-two' * two}"
+        operators |= {"PART": "both", "ROUTING": "real", "CONFIGS": "two" if two else "one"}
+        operators |= {} if small else {"WEIGHTS": weights}
         size = 3 * key.intermediate * axes["K"] * min(key.experts, axes["TOP_K"] * 8)
     workloads = tuple(
         ",".join(f"{name}={size}" for name, size in {"M": tokens, **axes}.items())
@@ -411,7 +410,7 @@ def _job_of(
     job = TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
     if traffic is not None:
         unseen = UNSEEN * max(traffic.values(), default=1.0)
-        job = replace(job, worth=traffic.get((kernel, job.shape), unseen))
+        job = replace(job, worth=traffic.get((kernel.removesuffix("_block32"), job.shape), unseen))
     return job
 
 

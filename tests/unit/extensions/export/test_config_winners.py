@@ -52,7 +52,7 @@ def test_a_session_of_fused_moe_becomes_sglang_s_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "chosen"),
-    [("fused_moe", {"WEIGHTS": "fp8_block32"}), ("w8a8_block_fp8", {"SCALES": "block32"})],
+    [("fused_moe_block32", {}), ("w8a8_block_fp8", {"SCALES": "block32"})],
 )
 def test_of_scales_for_32_the_file_has_the_steps_that_were_launched(
     tmp_path: Path, kernel: str, chosen: dict[str, str]

@@ -50,8 +50,8 @@ from tuner.space.load import load_definition
 
 # Of a parameter that is the down projection's own.
 DOWN = "down_"
-# What the kernels here call weights whose scales are of such blocks.
-WEIGHTS: Mapping[tuple[int, int] | None, str] = {(128, 128): "fp8_block", (32, 32): "fp8_block32"}
+# Of weights that can be tuned.
+BLOCKS = frozenset({(128, 128), (32, 32)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,17 +323,21 @@ def _config(values: Mapping[str, Value], prefix: str, key: Key) -> EngineConfig:
 
 
 def _moe(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
-    block = next((one for one, name in WEIGHTS.items() if name == operators["WEIGHTS"]), None)
-    return MoeKey(axes["E"], axes["N"], "fp8_w8a8" if block else None, block)
+    if operators.get("WEIGHTS") == "bf16":
+        return MoeKey(axes["E"], axes["N"])
+    return MoeKey(
+        axes["E"], axes["N"], "fp8_w8a8", (128, 128) if "WEIGHTS" in operators else (32, 32)
+    )
 
 
 def _block_fp8(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
-    block = int(operators.get("SCALES", "block128").removeprefix("block"))
-    return BlockFp8Key(axes["N"], axes["K"], (block, block))
+    side = 32 if operators.get("SCALES") == "block32" else 128
+    return BlockFp8Key(axes["N"], axes["K"], (side, side))
 
 
 _KEYS: Mapping[str, Callable[[Mapping[str, int], Mapping[str, str]], Key]] = {
     "fused_moe": _moe,
+    "fused_moe_block32": _moe,
     "w8a8_block_fp8": _block_fp8,
 }
 
