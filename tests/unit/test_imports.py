@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 86_275,
+    "tests": 86_290,
     "docs": 4_970,
 }
 
