@@ -41,13 +41,12 @@ def fleet_of(content: Mapping[str, Any], columns: int, seed: int, *, two: bool) 
 def key_of(fleet: Mapping[str, Any]) -> MoeKey:
     """Say what the engine finds a fleet's files by; the oldest fleets name their columns alone."""
     from tuner.extensions.engines.configs.files import MoeKey
-    from tuner.extensions.engines.configs.winners import BLOCK
 
     columns = fleet["columns"]
     one = SLICES[columns]
     experts = fleet.get("experts", one.experts)
     if fleet.get("weights", one.weights) == "fp8_block":
-        return MoeKey(experts, columns, "fp8_w8a8", BLOCK)
+        return MoeKey(experts, columns, "fp8_w8a8", (128, 128))
     return MoeKey(experts, columns)
 
 

@@ -43,6 +43,7 @@ class Drawn:
 def drawn(name: str, axes: Mapping[str, int], fill: str, seed: int, **operators: str) -> Drawn:
     """Draw all inputs of a Python kernel on the host, and compute its reference."""
     spec = callable_space(name, **operators).spec
+    operators = {**{one.name: one.values[0] for one in spec.operators}, **operators}
     reference = load_reference(KERNELS / f"{name}.py")
     rng = generator(np, seed)
     given = reference.drawn(np, rng, axes, fill, operators)

@@ -38,6 +38,79 @@ MIXTRAL: Mapping[str, Any] = {
     "num_local_experts": 8,
     "torch_dtype": "bfloat16",
 }
+# moonshotai/Kimi-K2-Instruct
+KIMI_K2: Mapping[str, Any] = {
+    **DEEPSEEK_V3,
+    "model_type": "kimi_k2",
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "n_routed_experts": 384,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 1,
+}
+# zai-org/GLM-4.5
+GLM_4_5: Mapping[str, Any] = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "hidden_size": 5120,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "torch_dtype": "bfloat16",
+}
+# Qwen/Qwen3-Next-80B-A3B-Instruct-FP8
+QWEN3_NEXT: Mapping[str, Any] = {
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "quantization_config": BLOCKS,
+}
+# openai/gpt-oss-120b
+GPT_OSS: Mapping[str, Any] = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
+# Qwen/Qwen3-VL-30B-A3B-Instruct-FP8
+QWEN3_VL: Mapping[str, Any] = {
+    "model_type": "qwen3_vl_moe",
+    "quantization_config": BLOCKS,
+    "text_config": {
+        "model_type": "qwen3_vl_moe_text",
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "dtype": "bfloat16",
+    },
+}
 
 
 def write_config(folder: Path, config: Mapping[str, Any], **changed: Any) -> Path:

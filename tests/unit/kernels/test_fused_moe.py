@@ -108,7 +108,9 @@ def test_the_least_bytes_are_of_no_more_experts_than_tokens_have(routing: str) -
         assert routing != "balanced" or experts > float(np.mean(touched)) * 0.97
 
 
-def in_pytorch(values: dict[str, Any], axes: dict[str, int], part: str, weights: str) -> np.ndarray:
+def in_pytorch(
+    values: dict[str, Any], axes: dict[str, int], part: str, weights: str, side: int = 128
+) -> np.ndarray:
     """Compute what the reference does, route by route."""
     import torch
 
@@ -123,9 +125,9 @@ def in_pytorch(values: dict[str, Any], axes: dict[str, int], part: str, weights:
             if expert >= 0:
                 row, matrix = given[rows][route // shared], w[expert]
                 if weights == "fp8_block":
-                    blocks = torch.arange(w.shape[2]) // 128
+                    blocks = torch.arange(w.shape[2]) // side
                     row = row * given[f"{rows}_scale"][route // shared, blocks]
-                    of_rows = torch.arange(w.shape[1])[:, None] // 128
+                    of_rows = torch.arange(w.shape[1])[:, None] // side
                     matrix = matrix * given[f"{of}_scale"][expert][of_rows, blocks[None, :]]
                 out[route] = matrix @ row
         if rows == "h":
@@ -142,6 +144,36 @@ def test_the_reference_agrees_with_pytorch(part: str, weights: str) -> None:
         given = drawn(NAME, axes, fill, 1, PART=part, WEIGHTS=weights)
         expected = in_pytorch(dict(given.values), axes, part, weights)
         assert np.allclose(given.out, expected, rtol=1e-12, atol=0 if fill == "extreme" else 1e-13)
+
+
+SMALL_BLOCKS = "fused_moe_block32"
+
+
+@pytest.mark.parametrize("part", ["both", "gate_up", "down"])
+def test_with_scales_for_32_by_32_the_reference_agrees_with_pytorch(part: str) -> None:
+    pytest.importorskip("torch")
+    for axes, fill in product((SMALL, SHARED), ("normal", "extreme")):
+        given = drawn(SMALL_BLOCKS, axes, fill, 1, PART=part)
+        expected = in_pytorch(dict(given.values), axes, part, "fp8_block", 32)
+        assert np.allclose(given.out, expected, rtol=1e-12, atol=0 if fill == "extreme" else 1e-13)
+
+
+def test_with_scales_for_32_by_32_there_is_one_step_along_k() -> None:
+    space = callable_space(SMALL_BLOCKS).space
+    names = {**QWEN3, **H200, "PART": "both", "ROUTING": "balanced", "CONFIGS": "one"}
+    assert len(valid_configs(space, names)) == 640
+    assert space.default is not None
+    assert all(limit.evaluate({**names, **space.default}) for limit in space.constraints)
+
+
+@pytest.mark.slow
+def test_with_scales_for_32_by_32_sglangs_kernel_agrees_with_the_reference() -> None:
+    config = CONFIG | {"BLOCK_SIZE_K": 32, "down_BLOCK_SIZE_K": 32}
+    case = {"kernel": SMALL_BLOCKS, "axes": SMALL, "operators": {}, "fill": "normal"}
+    found = interpreted([{**case, "config": one} for one in (config, None)])
+    assert max(one["worst"] for one in found) <= 1
+    steps = [[each["BLOCK_SIZE_K"] for each in one["launched"]] for one in found]
+    assert steps == [[32, 32], [32, 32]]
 
 
 @pytest.mark.parametrize("weights", ["bf16", "fp8_block"])

@@ -21,20 +21,22 @@ CONFIG = {
 }
 
 
+@pytest.mark.parametrize("side", [128, 32])
 @pytest.mark.parametrize("fill", ["normal", "zeros", "extreme"])
-def test_the_reference_agrees_with_pytorch(fill: str) -> None:
+def test_the_reference_agrees_with_pytorch(fill: str, side: int) -> None:
     torch = pytest.importorskip("torch")
     axes = {"M": 5, "N": 136, "K": 200}
-    given = drawn(NAME, axes, fill, 1)
+    given = drawn(NAME, axes, fill, 1, SCALES=f"block{side}")
     x, w, x_scale, w_scale = (
         torch.from_numpy(given.values[name]).double() for name in ("x", "w", "x_scale", "w_scale")
     )
     scaled = torch.zeros(axes["M"], axes["N"], dtype=torch.float64)
-    for row in range(0, axes["N"], 128):
-        for column in range(0, axes["K"], 128):
-            part = x[:, column : column + 128] * x_scale[:, column // 128, None]
-            of_w = w[row : row + 128, column : column + 128] * w_scale[row // 128, column // 128]
-            scaled[:, row : row + 128] += part @ of_w.T
+    for row in range(0, axes["N"], side):
+        for column in range(0, axes["K"], side):
+            here = slice(column, column + side)
+            part = x[:, here] * x_scale[:, column // side, None]
+            of_w = w[row : row + side, here] * w_scale[row // side, column // side]
+            scaled[:, row : row + side] += part @ of_w.T
     assert np.allclose(
         given.out, scaled.numpy(), rtol=1e-12, atol=0 if fill == "extreme" else 1e-13
     )
@@ -56,7 +58,9 @@ def test_extreme_rows_have_one_sign_and_a_scale_of_their_own() -> None:
 def test_the_space_has_the_configs_of_sglangs_script_that_fit_into_shared_memory() -> None:
     space = callable_space(NAME).space
     assert np.prod([len(parameter.values) for parameter in space.parameters]) == 1280
-    pool = valid_configs(space, {"M": 64, "N": 2112, "K": 7168, **H200})
+    sizes = {"M": 64, "N": 2112, "K": 7168, **H200}
+    assert len(valid_configs(callable_space(NAME, SCALES="block32").space, sizes)) == 640
+    pool = valid_configs(space, sizes)
     assert len(pool) == 1248
     out = [config for config in pool if config["num_stages"] == 5 and config["BLOCK_SIZE_M"] == 256]
     assert max(config["BLOCK_SIZE_N"] for config in out if config["BLOCK_SIZE_K"] == 128) == 64
@@ -82,6 +86,15 @@ def test_sglangs_kernel_agrees_with_the_reference() -> None:
     assert max(worst.values()) <= 1, worst
     tiles = [one["launched"][0]["BLOCK_SIZE_N"] for one in found]
     assert tiles == [32, 32, 256, 256, 128, 128] * 2, "None is SGLang's own default"
+
+
+@pytest.mark.slow
+def test_scales_of_32_by_32_have_steps_of_32() -> None:
+    axes, operators = {"M": 3, "N": 72, "K": 200}, {"SCALES": "block32"}
+    case = {"kernel": NAME, "axes": axes, "operators": operators, "fill": "normal"}
+    found = interpreted([{**case, "config": one} for one in (CONFIG, None)])
+    assert max(one["worst"] for one in found) <= 1
+    assert [one["launched"][0]["BLOCK_SIZE_K"] for one in found] == [32, 32]
 
 
 @pytest.mark.slow

@@ -1,16 +1,18 @@
-"""Make the config files that an engine lacks for a model: a session for each shape."""
+"""Make the config files that an engine lacks for models: a session for each shape."""
 
 from __future__ import annotations
 
-import json
 import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
 from tuner.app.api import tune
 from tuner.app.session_plan import is_renewable
+from tuner.extensions.engines.configs.alike import Gain, gain_of
 from tuner.extensions.engines.configs.files import (
     TITLES,
     BlockFp8Key,
@@ -20,12 +22,14 @@ from tuner.extensions.engines.configs.files import (
     write_files,
 )
 from tuner.extensions.engines.configs.found import EngineFile, FileState
-from tuner.extensions.engines.configs.needed import CONFIG
-from tuner.extensions.engines.configs.winners import BLOCK, Configs, configs_of
+from tuner.extensions.engines.configs.needed import Needed
+from tuner.extensions.engines.configs.winners import BLOCKS, Configs, configs_of, marks_of
+from tuner.extensions.engines.timeline.table import OF_STEPS
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
 from tuner.model.settings import ENOUGH_OF_A_FLEET, GivenSettings, option_of
-from tuner.process.files import read_text
+from tuner.model.trial import BROKEN
+from tuner.process.files import atomic_write
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
 from tuner.tuning.run import undecided_of
@@ -34,38 +38,58 @@ from tuner.tuning.search import JOURNAL
 # The numbers of tokens that both engines' own scripts tune.
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 KERNELS = Path("kernels/sglang")
-_HIDDEN, _ROUTES = "hidden_size", "num_experts_per_tok"
+# What the kernels' reference files call the engine's default, which serves where there is no file.
+DEFAULT = "without_file"
+PROOF = "proof-"
+# The configs that a shape's kernel failed with, in its session's folder.
+FAILED = "failed.txt"
+# A search that has less time than its baselines take finds nothing.
+LEAST_S = 30.0
+# Of what the most wanted shape is worth, where traffic has none of another.
+UNSEEN = 0.01
 
 
 # What a session holds.
 Found = TypeVar("Found")
+# By kernel and axes without the number of tokens, how long a shape takes in all.
+Traffic = Mapping[tuple[str, frozenset[str]], float]
 
 
 @dataclass(frozen=True, slots=True)
 class TuningJob:
-    """One shape to tune, whose files several layers may want; `name` is that of its session."""
+    """One shape to tune, whose files several layers and models may want.
+
+    `name` is that of its session; `worth` has no unit.
+    """
 
     name: str
     kernel: str
     operators: Mapping[str, str]
     workloads: tuple[str, ...]
+    worth: float = field(default=1.0, compare=False)
+
+    @property
+    def shape(self) -> frozenset[str]:
+        """The sizes that all numbers of tokens share."""
+        sizes = self.workloads[0].split(",")
+        return frozenset(one for one in sizes if one.partition("=")[0] not in OF_STEPS)
 
 
 def jobs_of(
     files: Iterable[EngineFile],
-    config: Path,
-    ep: int,
     batches: Sequence[int] = BATCHES,
     *,
     two: bool = False,
     sessions: Path | None = None,
+    traffic: Traffic | None = None,
 ) -> tuple[tuple[TuningJob, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
-    One that is there is made again where its session below `sessions` left something undecided.
-    With `two` each GEMM of the experts gets configs of its own, and a second file is made for them;
-    so too where the engine has such a file: it would read that beside the first one, and nobody has
-    measured them together. Raises `InputError` where config.json lacks what the shapes need.
+    One that is there is made again where its session below `sessions` left something undecided, or
+    the proof there says that the engine's default is faster. With `two` each GEMM of the experts
+    gets configs of its own, and a second file is made for them; so too where the engine has such a
+    file: it would read that beside the first one, and nobody has measured them together. What takes
+    most of `traffic` comes first. Raises `InputError` where config.json lacks what shapes need.
     """
     jobs: dict[str, TuningJob] = {}
     refused: dict[str, None] = {}
@@ -77,18 +101,87 @@ def jobs_of(
             if lacking:
                 refused[f"{file.wanted.name}: {why}"] = None
             continue
-        if isinstance(key, BlockFp8Key):
-            workloads = tuple(_workloads(batches, {"N": key.n, "K": key.k}))
-            job = TuningJob(f"block-fp8-N{key.n}-K{key.k}", "w8a8_block_fp8", {}, workloads)
-        else:
-            job = _moe(key, config, ep, batches, two=two or key in read)
-        session = None if sessions is None else sessions / job.name
-        if not lacking and session is not None and (session / DATABASE).exists():
-            with Session.open(session, read_only=True) as opened:
-                lacking = bool(undecided_of(opened))
+        if not (lacking or sessions):
+            continue
+        job = _job_of(file, batches, traffic, two=two or key in read)
+        if not lacking and sessions is not None:
+            session = sessions / job.name
+            if (session / DATABASE).exists():
+                with Session.open(session, read_only=True) as opened:
+                    lacking = bool(undecided_of(opened))
+            else:
+                lacking = any(gain.slower for gain in proved_gains(_proof_of(job, sessions)))
         if lacking:
             jobs[job.name] = job
-    return tuple(jobs.values()), tuple(refused)
+    return tuple(sorted(jobs.values(), key=lambda job: -job.worth)), tuple(refused)
+
+
+def proofs_of(
+    files: Iterable[EngineFile],
+    sessions: Path,
+    batches: Sequence[int] = BATCHES[::3],
+    traffic: Traffic | None = None,
+) -> tuple[TuningJob, ...]:
+    """List, for files that are there, what compares them with the default before they are trusted.
+
+    Left out are those whose session lies below `sessions`, or a proof that is complete.
+    """
+    proofs: dict[str, TuningJob] = {}
+    for file in files:
+        if file.state is not FileState.THERE or file.needed.down or refusal(file.needed.key):
+            continue
+        job = _job_of(file, batches, traffic, two=False)
+        proof = _proof_of(job, sessions)
+        if not (sessions / job.name / DATABASE).exists() and not proved_gains(proof):
+            proofs[job.name] = replace(job, name=proof.name)
+    return tuple(sorted(proofs.values(), key=lambda job: -job.worth))
+
+
+def _proof_of(job: TuningJob, sessions: Path) -> Path:
+    return sessions / f"{PROOF}{job.name.removesuffix('-two')}"
+
+
+def proved_gains(session: Path) -> tuple[Gain, ...]:
+    """Say by how much an engine's file is faster than its default, as a whole proof measured it."""
+    if not (session / DATABASE).exists():
+        return ()
+    with Session.open(session, read_only=True) as opened:
+        if opened.state != "complete":
+            return ()
+        compared = [one for one in opened.comparisons() if DEFAULT in one.peers]
+    of_default = (gain_of(one, DEFAULT) for one in compared)
+    return tuple(Gain(-one.gain, one.error) for one in of_default)
+
+
+def prove(
+    jobs: Sequence[TuningJob],
+    folder: Path,
+    triton: str,
+    settings: GivenSettings,
+    *,
+    say: Callable[[str], None],
+    progress: Callable[[TuningJob, Progress], None] | None = None,
+    budget_s: float | None = None,
+) -> Mapping[str, str]:
+    """Compare files that are there with the engine's default; say why some could not be.
+
+    Raises as `make` does.
+    """
+    failed: dict[str, str] = {}
+    proving: GivenSettings = {**settings, "trials": 1, "peers": (DEFAULT,)}
+    tuned = tune_each(
+        jobs, folder, "tokens", proving, proved_gains, failed, say=say, progress=progress,
+        budget_s=budget_s,
+    )  # fmt: skip
+    for job, gains in tuned:
+        speedups = sorted(gain.speedup for gain in gains)
+        if not speedups:
+            failed[job.name] = "the default could not be run"
+            continue
+        state = "stale" if any(gain.slower for gain in gains) else "proved"
+        least, most = speedups[0], speedups[-1]
+        say(f"{state}: {least:.2f}x to {most:.2f}x the default on Triton {triton}: {job.name}")
+    return failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +203,36 @@ def make(
     say: Callable[[str], None],
     progress: Callable[[TuningJob, Progress], None] | None = None,
     python: Sequence[str] | None = None,
+    budget_s: float | None = None,
 ) -> MadeConfigs:
     """Tune what is left of the jobs, and write each one's files once it is complete.
 
     A session that lies in `folder` is gone on with, or taken as it is where it is complete; a job
     that fails leaves the others to be made, and numbers of tokens for which there is no memory are
-    left out of theirs. `python` is what `configs_of` asks the engine with.
+    left out of theirs. Of models whose shapes differ in what no file's name has each number of
+    tokens has the config that gains most. `python` is what `configs_of` asks the engine with.
     Raises `InputError` where SGLang's kernels are not in this checkout, and `DeviceError` without
     a GPU.
     """
-    made, failed = Configs({}), dict[str, str]()
+    made, failed, sources = Configs({}), dict[str, str](), dict[Path, list[Path]]()
 
     def read(session: Path) -> Configs:
-        return configs_of([session], engine, triton, python=python)
+        found = configs_of([session], engine, triton, python=python)
+        others = [one for name in found.files for one in sources.get(name, ())]
+        for name in found.files:
+            sources.setdefault(name, []).append(session)
+        if others:
+            found = configs_of([*dict.fromkeys(others), session], engine, triton, python=python)
+        return found
 
-    tuned = tune_each(jobs, folder, "tokens", settings, read, failed, say=say, progress=progress)
+    tuned = tune_each(
+        jobs, folder, "tokens", settings, read, failed, say=say, progress=progress,
+        budget_s=budget_s,
+    )  # fmt: skip
     for _, found in tuned:
         write_files(to, found.files, replace=True)
+        for mark in marks_of(found, engine):
+            say(mark)
         made = made.joined(found)
     return MadeConfigs(made, failed)
 
@@ -141,20 +247,34 @@ def tune_each(
     *,
     say: Callable[[str], None],
     progress: Callable[[TuningJob, Progress], None] | None = None,
+    budget_s: float | None = None,
 ) -> Iterator[tuple[TuningJob, Found]]:
     """Tune what is left of the jobs, in sessions of `folder`; yield what `read` finds in each.
 
-    Why a job has nothing is noted in `failed`. `counted` is what a workload is a number of. Raises
+    Why a job has nothing is noted in `failed`. `counted` is what a workload is a number of. The
+    searches share `budget_s`, less what their finals take, by what jobs are worth. Raises
     `InputError` before the first where a kernel is not in this checkout, and `DeviceError`
     without a GPU.
     """
     for job in jobs:
         kernel_of(job)
+    started_s, beyond_s = time.monotonic(), list[float]()
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of {counted}")
-        session = folder / job.name
+        session, own, began_s = folder / job.name, settings, time.monotonic()
+        if budget_s is not None:
+            left = jobs[number - 1 :]
+            # What the finals of those before took will be taken by these too.
+            reserved_s = len(left) * sum(beyond_s) / max(1, len(beyond_s))
+            left_s = budget_s - (began_s - started_s) - reserved_s
+            share_s = left_s * job.worth / sum(one.worth for one in left)
+            if share_s < LEAST_S and not (session / DATABASE).exists():
+                failed[job.name] = "no time of the budget is left for it"
+                say(f"{job.name}: {failed[job.name]}")
+                continue
+            own = {**settings, "time_s": max(LEAST_S, share_s)}
         try:
-            for told in tune_job(job, session, progress, settings):
+            for told in tune_job(job, session, progress, own):
                 say(f"{job.name}: {told}")
             found = read(session)
         except TunerError as error:
@@ -163,6 +283,8 @@ def tune_each(
             say(f"{job.name}: {error}")
             failed[job.name] = str(error)
             continue
+        if budget_s is not None:
+            beyond_s.append(max(0.0, time.monotonic() - began_s - own["time_s"]))
         yield job, found
 
 
@@ -204,7 +326,7 @@ def tune_job(
             with Session.open(session, read_only=True) as opened:
                 config = opened.manifest.config
             kept, renewed = [], dict[str, object]()
-            for name in ("trials", "enough", "gpus"):
+            for name in ("trials", "enough", "gpus", "time_s"):
                 before, asked = getattr(config, name), dict(settings).get(name)
                 if asked in (None, before):
                     continue
@@ -231,6 +353,15 @@ def tune_job(
     with Session.open(session, read_only=True) as opened:
         for key, reason in undecided_of(opened).items():
             yield f"undecided: {key.partition(',')[0]}: {reason}"
+        trials = opened.trials()
+    broken = [one for one in trials if one.status in BROKEN]
+    if broken:
+        listed = session / FAILED
+        lines = (f"{one.workload}: {one.config}: {one.status}: {one.reason}" for one in broken)
+        atomic_write(listed, "".join(f"{' '.join(line.split())}\n" for line in lines))
+        counts = Counter(one.status.value for one in broken).most_common()
+        how = ", ".join(f"{count} {status}" for status, count in counts)
+        yield f"{len(broken)} of {len(trials)} configs failed and were skipped ({how}): {listed}"
 
 
 def _remove_if_baselines(session: Path) -> bool:
@@ -246,49 +377,52 @@ def _remove_if_baselines(session: Path) -> bool:
 
 def refusal(key: Key) -> str:
     """Say why no kernel here can be tuned for a file, "" where one can."""
-    scaled, whole = True, False
-    if isinstance(key, MoeKey):
-        if key.dtype not in (None, "fp8_w8a8"):
-            return f"{key.dtype} cannot be tuned"
-        scaled, whole = key.dtype is not None, key.per_channel
-    if whole or (scaled and key.block_shape != BLOCK):
-        return "only bf16, and fp8 in blocks of 128 by 128, can be tuned"
+    if isinstance(key, MoeKey) and key.dtype not in (None, "fp8_w8a8"):
+        return f"{key.dtype} cannot be tuned"
+    plain = isinstance(key, MoeKey) and key.dtype is None
+    if not (plain or key.block_shape in BLOCKS) or (isinstance(key, MoeKey) and key.per_channel):
+        return "only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned"
     return ""
 
 
-def _moe(key: MoeKey, config: Path, ep: int, batches: Sequence[int], *, two: bool) -> TuningJob:
-    path = config / CONFIG if config.is_dir() else config
-    given = json.loads(read_text(path))
-    hidden, routes = (_number(given, name, path) for name in (_HIDDEN, _ROUTES))
-    # A shared expert that SGLang counts among the experts has a route of its own.
-    routes += given.get("n_routed_experts") == key.experts * ep - 1
-    axes = {"E": key.experts, "N": key.intermediate, "K": hidden, "TOP_K": routes, "EP": ep}
-    weights = "bf16" if key.dtype is None else "fp8_block"
-    name = f"moe-{weights}-E{key.experts}-N{key.intermediate}-K{hidden}-top{routes}-ep{ep}"
-    return TuningJob(
-        f"{name}-two" if two else name,
-        "fused_moe",
-        {
-            "PART": "both",
-            "WEIGHTS": weights,
-            "ROUTING": "real",
-            "CONFIGS": "two" if two else "one",
-        },
-        tuple(_workloads(batches, axes)),
+def _job_of(
+    file: EngineFile, batches: Sequence[int], traffic: Traffic | None, *, two: bool
+) -> TuningJob:
+    key, operators = file.needed.key, dict[str, str]()
+    small = key.block_shape == (32, 32)
+    if isinstance(key, BlockFp8Key):
+        kernel, axes, size = "w8a8_block_fp8", {"N": key.n, "K": key.k}, key.n * key.k
+        name = f"block-fp8{'32' * small}-N{key.n}-K{key.k}"
+        operators |= {"SCALES": "block32"} if small else {}
+    else:
+        kernel, axes = f"fused_moe{'_block32' * small}", _axes_of(file.needed, key)
+        weights = "bf16" if key.dtype is None else "fp8_block"
+        experts = f"E{axes['E']}-N{axes['N']}-K{axes['K']}"
+        routes = f"top{axes['TOP_K']}-ep{axes['EP']}"
+        name = f"moe-{weights}{'32' * small}-{experts}-{routes}{'-two' * two}"
+        operators |= {"PART": "both", "ROUTING": "real", "CONFIGS": "two" if two else "one"}
+        operators |= {} if small else {"WEIGHTS": weights}
+        size = 3 * key.intermediate * axes["K"] * min(key.experts, axes["TOP_K"] * 8)
+    workloads = tuple(
+        ",".join(f"{name}={size}" for name, size in {"M": tokens, **axes}.items())
+        for tokens in batches
     )
+    job = TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
+    if traffic is not None:
+        unseen = UNSEEN * max(traffic.values(), default=1.0)
+        job = replace(job, worth=traffic.get((kernel.removesuffix("_block32"), job.shape), unseen))
+    return job
 
 
-def _workloads(batches: Sequence[int], axes: Mapping[str, int]) -> Iterator[str]:
-    for tokens in batches:
-        yield ",".join(f"{name}={size}" for name, size in {"M": tokens, **axes}.items())
-
-
-def _number(given: Mapping[str, object], name: str, path: Path) -> int:
-    value = given.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        remedy = "it is a whole number from 1 on in a model's config.json"
-        raise InputError(f"`{name}` is {value!r}", path=path, remedy=remedy)
-    return value
+def _axes_of(needed: Needed, key: MoeKey) -> dict[str, int]:
+    own = dict(needed.axes)
+    for axis, name in {"K": "hidden_size", "TOP_K": "num_experts_per_tok"}.items():
+        if not own.get(axis):
+            raise InputError(
+                f"`{name}` is None, which the shapes of {needed.layer} need",
+                remedy="it is a whole number from 1 on in a model's config.json",
+            )
+    return {"E": key.experts, "N": key.intermediate, **own}
 
 
 def object_of(file: EngineFile, *, two: bool) -> dict[str, object]:
@@ -304,6 +438,7 @@ def object_of(file: EngineFile, *, two: bool) -> dict[str, object]:
         "found": str(file.found) if file.found else None,
         "triton": file.triton,
         "remark": file.remark or None,
+        "models": list(file.models),
     }
 
 
@@ -311,14 +446,16 @@ def lines_of(
     files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
 ) -> Iterator[str]:
     """List the files for a terminal, with what is to be known of each, and where they belong."""
-    lacking = [one for one in files if one.is_to_make(two=two)]
-    refused = sum(bool(refusal(one.needed.key)) for one in lacking)
+    lacking = {one.wanted: refusal(one.needed.key) for one in files if one.is_to_make(two=two)}
+    refused = sum(map(bool, lacking.values()))
     others = f", {refused} cannot be made" if refused else ""
-    count = f"{len(lacking) - refused} of {len(files)} files to make{others}"
-    yield f"{TITLES[engine]}, {where}: {count}"
-    wide = max(len(one.needed.layer) for one in files)
+    every = len({one.wanted for one in files})
+    yield f"{TITLES[engine]}, {where}: {len(lacking) - refused} of {every} files to make{others}"
+    wide = max((len(one.needed.layer) for one in files), default=0)
+    several = len({model for one in files for model in one.models}) > 1
     for one in files:
-        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}"
+        of = f"  ({', '.join(one.models)})" if several else ""
+        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}{of}"
         remarks = [one.remark] if one.remark else []
         if one.state is FileState.THERE:
             if isinstance(one.needed.key, MoeKey) and not one.triton:

@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
 
     from tuner.cli.view import View
     from tuner.extensions.engines.configs.files import Engine
-    from tuner.extensions.engines.configs.found import EngineFolders
-    from tuner.extensions.engines.configs.needed import Needed
+    from tuner.extensions.engines.configs.found import EngineFile, EngineFolders
     from tuner.extensions.engines.fleet import TuningJob
-    from tuner.extensions.engines.invariant_fleet import WantedProduct
+    from tuner.model.progress import Progress
     from tuner.model.settings import GivenSettings
 
 ENGINES = ("sglang", "vllm")
+# Of a budget, at most.
+SHARE_OF_PROOFS = 0.25
 DTYPES = ("bfloat16", "float16", "float32", "fp8_w8a8")
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -105,6 +108,30 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     help=SETTINGS["enough"].help.replace(f"{ENOUGH:.1%}", f"{ENOUGH_OF_A_FLEET:.1%}"),
 )
 @options.setting("keep_bits")
+@click.option(
+    "--budget",
+    type=options.seconds,
+    metavar="TIME",
+    help="A time for all shapes, such as 4h, shared by what each is worth.",
+)
+@click.option(
+    "--traffic",
+    metavar="TRACE",
+    type=options.FILE,
+    multiple=True,
+    help="A step's timeline with shapes (`tune timeline`): what takes longest there is worth most, "
+    "in place of what has the most weights; repeatable.",
+)
+@click.option(
+    "--log",
+    metavar="FILE",
+    type=options.FILE,
+    help="What the engine printed when it ran MODEL: the files that it said it lacks are listed, "
+    "of any model.",
+)
+@click.option(
+    "--no-proof", is_flag=True, help="Don't compare files that are there with the engine's default."
+)
 @options.as_json
 def command(
     models: tuple[Path, ...],
@@ -125,29 +152,29 @@ def command(
     trials: int | None,
     enough: float | None,
     keep_bits: bool,
+    budget: float | None,
+    traffic: tuple[Path, ...],
+    log: Path | None,
+    no_proof: bool,
     as_json: bool,
 ) -> None:
-    """Make the config files that an engine lacks, or has for another Triton, for a model.
+    """Make the config files that an engine lacks, or has for another Triton, for models.
 
-    MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned in a
-    session of its own under --sessions: started again, the command goes on with what is left.
+    MODEL is a Hugging Face config.json, or the folder that it lies in. Each shape is tuned once, in
+    a session of its own under --sessions: started again, the command goes on with what is left.
     """
     from tuner.cli.devices_command import list_gpus
     from tuner.extensions.engines.configs.files import require_release
-    from tuner.extensions.engines.configs.found import missing_files
+    from tuner.extensions.engines.configs.found import files_of_models
     from tuner.extensions.engines.configs.winners import installed_triton
-    from tuner.extensions.engines.fleet import (
-        jobs_of,
-        lines_of,
-        object_of,
-        sessions_of,
-    )
-    from tuner.extensions.engines.invariant_fleet import wanted_products
+    from tuner.extensions.engines.fleet import lines_of, object_of, sessions_of
 
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run")
     if two and engine != "sglang":
         raise click.UsageError("--two is for SGLang: vLLM has no file for the second GEMM alone")
+    if log is not None and len(models) > 1:
+        raise click.UsageError("--log is of one model")
     gpu = gpu or next((one.name for one in list_gpus()), "")
     if not gpu:
         raise InputError(
@@ -157,42 +184,127 @@ def command(
     require_release(triton)
     if not dry_run:
         _require_here(gpu, triton)
-    own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
     given = {"gpus": gpus, "trials": trials, "enough": enough, "keep_bits": keep_bits}
-    settings = {name: value for name, value in given.items() if value is not None}
+    known = {name: value for name, value in given.items() if value is not None}
+    own = sessions_of(sessions, gpu, triton, keep_bits=keep_bits)
+    fleet = _Fleet(engine, gpu, triton, own, to, cast("GivenSettings", {"device": "cuda", **known}))
+    listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp}
     if invariant:
-        if ep > 1 or dtype not in (None, "bfloat16") or two or keep_bits:
+        if any((ep > 1, dtype not in (None, "bfloat16"), two, keep_bits, budget, traffic, log)):
             raise click.UsageError(
-                "--invariant is for linear layers in bf16: leave --ep, --dtype, --two and "
-                "--keep-bits out"
+                "--invariant is for linear layers in bf16: leave --ep, --dtype, --two, "
+                "--keep-bits, --budget, --traffic and --log out"
             )
-        wanted = wanted_products(models, engine, own, tp=tp)
-        if dry_run:
-            _list_products(wanted, engine, gpu, triton, tp, as_json=as_json)
-        else:
-            _make_table(wanted, own, to, engine, triton, {"device": "cuda", **settings})
+        _list_or_make_table(fleet, models, tp, listed if dry_run else None, as_json=as_json)
         return
-    if len(models) > 1:
-        raise click.UsageError("several models are for --invariant")
-    (model,) = models
     if not dry_run:
         _require_measured_with(engine, engine_dir, folder)
     places = _folders(engine, engine_dir, folder)
-    files = missing_files(model, places, gpu, triton, tp=tp, ep=ep, dtype=dtype)
+    files, without = files_of_models(
+        models, places, gpu, triton, tp=tp, ep=ep, dtype=dtype, log=log
+    )
     if as_json:
-        listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp, "ep": ep}
         objects = [object_of(one, two=two) for one in files]
-        click.echo(json.dumps({**listed, "files": objects}))
+        refused = {model: str(error) for model, error in without.items()}
+        click.echo(json.dumps({**listed, "ep": ep, "files": objects, "refused": refused}))
         return
+    for error in without.values():
+        click.echo(str(error), err=True)
     if dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
         click.echo("\n".join(lines_of(files, engine, where, two=two)))
-        return
-    jobs, refused = jobs_of(files, model, ep, two=two, sessions=own)
-    _require_places([file.needed for file in files if jobs], to, engine, gpu, triton)
-    for one in refused:
-        click.echo(f"cannot be made: {one}", err=True)
-    _make(jobs, own, to, engine, triton, {"device": "cuda", **settings})
+    else:
+        _make(fleet, files, two=two, proof=not no_proof, budget_s=budget, traces=traffic)
+    if without:
+        raise WorkerError(
+            f"{len(without)} of {len(models)} models have no files",
+            remedy="why is said above; the others' are listed or made",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """What files are made for and with, and where they and their sessions lie."""
+
+    engine: Engine
+    gpu: str
+    triton: str
+    sessions: Path
+    to: Path
+    settings: GivenSettings
+
+
+def _make(
+    fleet: _Fleet,
+    files: Sequence[EngineFile],
+    *,
+    two: bool,
+    proof: bool,
+    budget_s: float | None,
+    traces: Sequence[Path],
+) -> None:
+    """Prove the files that are there, then make those that are lacking or stale."""
+    from tuner.extensions.engines.configs.files import place
+    from tuner.extensions.engines.configs.winners import asked_with, tell_configs
+    from tuner.extensions.engines.fleet import jobs_of, make, proofs_of, prove, refusal
+    from tuner.extensions.engines.timeline.table import traffic_of
+
+    traffic, began_s = traffic_of(traces) if traces else None, time.monotonic()
+    # What vLLM has for its own kernels nothing here runs with.
+    proofs = (
+        proofs_of(files, fleet.sessions, traffic=traffic)
+        if proof and fleet.engine == "sglang"
+        else ()
+    )
+    jobs, refused = jobs_of(files, two=two, sessions=fleet.sessions, traffic=traffic)
+    # What could not be written is found now, not once all is tuned.
+    for one in (file.needed for file in files if jobs or proofs):
+        if refusal(one.key):
+            continue
+        path = fleet.to / place(one.key, fleet.engine, fleet.gpu, fleet.triton, down=one.down)
+        require_writable(path.parent, "--to")
+        if path.exists() and not path.is_file():
+            remedy = "move it away, or choose another place with --to"
+            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
+    for why in refused:
+        click.echo(f"cannot be made: {why}", err=True)
+    made, failed = None, dict[str, str]()
+    if jobs or proofs:
+        with _tuning(fleet.settings) as view:
+
+            def update(_: TuningJob, progress: Progress) -> None:
+                view.update(progress)
+
+            if proofs:
+                failed |= prove(
+                    proofs,
+                    fleet.sessions,
+                    fleet.triton,
+                    fleet.settings,
+                    say=click.echo,
+                    progress=update,
+                    budget_s=budget_s and budget_s * SHARE_OF_PROOFS,
+                )
+                jobs, _ = jobs_of(files, two=two, sessions=fleet.sessions, traffic=traffic)
+            if jobs:
+                made = make(
+                    jobs,
+                    fleet.sessions,
+                    fleet.to,
+                    fleet.engine,
+                    fleet.triton,
+                    fleet.settings,
+                    say=click.echo,
+                    progress=update,
+                    python=asked_with(fleet.engine),
+                    budget_s=budget_s and max(0.0, budget_s - (time.monotonic() - began_s)),
+                )
+                failed |= made.failed
+    if made is not None and made.configs.files:
+        tell_configs(made.configs, fleet.engine, fleet.to)
+    if not jobs:
+        click.echo("nothing to make")
+    _require_all([*proofs, *jobs], failed, "have no file, or one that is not proved")
     if refused:
         raise WorkerError(
             f"{len(refused)} of {len(files)} files cannot be made",
@@ -200,69 +312,47 @@ def command(
         )
 
 
-def _require_places(
-    needed: Sequence[Needed], to: Path, engine: Engine, gpu: str, triton: str
-) -> None:
-    """Raise `InputError` for files that could not be written: now, not once all is tuned."""
-    from tuner.extensions.engines.configs.files import place
-    from tuner.extensions.engines.fleet import refusal
-
-    for one in needed:
-        if refusal(one.key):
-            continue
-        path = to / place(one.key, engine, gpu, triton, down=one.down)
-        require_writable(path.parent, "--to")
-        if path.exists() and not path.is_file():
-            remedy = "move it away, or choose another place with --to"
-            raise InputError("is in the place of a file to make", path=path, remedy=remedy)
-
-
-def _list_products(
-    wanted: Sequence[WantedProduct],
-    engine: Engine,
-    gpu: str,
-    triton: str,
+def _list_or_make_table(
+    fleet: _Fleet,
+    models: Sequence[Path],
     tp: int,
+    listed: Mapping[str, object] | None,
     *,
     as_json: bool,
 ) -> None:
-    from tuner.extensions.engines.invariant_fleet import lines_of, object_of
-
-    if as_json:
-        listed = {"engine": engine, "gpu": gpu, "triton": triton, "tp": tp}
-        click.echo(json.dumps({**listed, "products": [object_of(one) for one in wanted]}))
-        return
-    for line in lines_of(wanted, engine, gpu, f"Triton {triton}, tp {tp}"):
-        click.echo(line)
-
-
-def _make_table(
-    wanted: Sequence[WantedProduct],
-    sessions: Path,
-    to: Path,
-    engine: Engine,
-    triton: str,
-    settings: GivenSettings,
-) -> None:
+    """Make the table of deterministic modes, or list its products where something is `listed`."""
     from tuner.extensions.engines.configs.products import tell_table
     from tuner.extensions.engines.configs.winners import asked_with
-    from tuner.extensions.engines.invariant_fleet import jobs_of, make, marks_of
+    from tuner.extensions.engines.invariant_fleet import (
+        jobs_of,
+        lines_of,
+        make,
+        marks_of,
+        object_of,
+        wanted_products,
+    )
 
-    require_writable(to, "--to")
-    jobs = jobs_of(wanted, engine)
-    with _tuning(settings) as view:
+    wanted = wanted_products(models, fleet.engine, fleet.sessions, tp=tp)
+    if listed is not None:
+        lines = lines_of(wanted, fleet.engine, fleet.gpu, f"Triton {fleet.triton}, tp {tp}")
+        products = {"products": [object_of(one) for one in wanted]}
+        click.echo(json.dumps({**listed, **products}) if as_json else "\n".join(lines))
+        return
+    require_writable(fleet.to, "--to")
+    jobs = jobs_of(wanted, fleet.engine)
+    with _tuning(fleet.settings) as view:
         made = make(
             jobs,
-            sessions,
-            to,
-            engine,
-            triton,
-            settings,
+            fleet.sessions,
+            fleet.to,
+            fleet.engine,
+            fleet.triton,
+            fleet.settings,
             say=click.echo,
             progress=lambda _, one: view.update(one),
         )
     if made.table and made.table.products:
-        tell_table(made.table, to, asked_with(engine))
+        tell_table(made.table, fleet.to, asked_with(fleet.engine))
         for line in marks_of(made.table):
             click.echo(line)
     _require_all(jobs, made.failed, "are not in the table")
@@ -296,37 +386,6 @@ def _require_all(jobs: Sequence[TuningJob], failed: Mapping[str, str], what: str
             f"{len(failed)} of {len(jobs)} shapes {what}: {', '.join(failed)}",
             remedy="what each lacks is said above; started again, the command goes on with them",
         )
-
-
-def _make(
-    jobs: Sequence[TuningJob],
-    sessions: Path,
-    to: Path,
-    engine: Engine,
-    triton: str,
-    settings: GivenSettings,
-) -> None:
-    from tuner.extensions.engines.configs.winners import asked_with, tell_configs
-    from tuner.extensions.engines.fleet import make
-
-    if not jobs:
-        click.echo("nothing to make")
-        return
-    with _tuning(settings) as view:
-        made = make(
-            jobs,
-            sessions,
-            to,
-            engine,
-            triton,
-            settings,
-            say=click.echo,
-            progress=lambda _, one: view.update(one),
-            python=asked_with(engine),
-        )
-    if made.configs.files:
-        tell_configs(made.configs, engine, to)
-    _require_all(jobs, made.failed, "have no file")
 
 
 def _require_here(gpu: str, triton: str) -> None:

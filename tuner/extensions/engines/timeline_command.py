@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +18,7 @@ from tuner.model.errors import InputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from tuner.extensions.engines.timeline.gains import Gain
     from tuner.extensions.engines.timeline.table import Row, TuneCommand
     from tuner.extensions.engines.timeline.trace import Trace
     from tuner.space.load import Definition
@@ -33,6 +34,7 @@ class Findings:
     """A timeline with its rows; `gbps` is None where the GPU's bandwidth is not known.
 
     `axes` are those of the operators whose search spaces were found, `unfound` the others.
+    `predicted` and `measured` are of the step's time, `missing` the files that its engine lacks.
     """
 
     trace: Trace
@@ -43,6 +45,9 @@ class Findings:
     axes: Mapping[str, tuple[str, ...]]
     unfound: tuple[str, ...]
     shapes_given: bool
+    predicted: Gain | None
+    measured: float | None
+    missing: tuple[str, ...]
 
 
 @click.command("timeline")
@@ -66,6 +71,26 @@ class Findings:
     metavar="NAME",
     help="The GPU whose bandwidth gives the floors, or a number of GB/s; by default the trace's.",
 )
+@click.option(
+    "--sessions",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="A session, or a folder of some: what the best that they know of would give to the step; "
+    "repeatable.",
+)
+@click.option(
+    "--after",
+    metavar="FILE",
+    type=options.FILE,
+    help="A trace of the same step with what was tuned: what it gave, beside what was predicted.",
+)
+@click.option(
+    "--log",
+    metavar="FILE",
+    type=options.FILE,
+    help="What the engine printed: the files of configs that it looked for and lacks.",
+)
 @options.count(
     "--top", default=100, help="Show the N largest rows, 100 by default, and the sum of the others."
 )
@@ -75,6 +100,9 @@ def command(
     shapes: Path | None,
     workloads: tuple[str, ...],
     gpu: str | None,
+    sessions: tuple[Path, ...],
+    after: Path | None,
+    log: Path | None,
     top: int,
     as_json: bool,
 ) -> None:
@@ -84,7 +112,7 @@ def command(
     """
     from tuner.cli.console import Console
 
-    found = examine(trace, shapes=shapes, workloads=workloads, gpu=gpu)
+    found = examine(trace, shapes, workloads, gpu, sessions, after, log)
     if as_json:
         click.echo(json.dumps(as_object(found)))
         return
@@ -94,12 +122,21 @@ def command(
 
 
 def examine(
-    path: Path, *, shapes: Path | None, workloads: tuple[str, ...], gpu: str | None
+    path: Path,
+    shapes: Path | None = None,
+    workloads: tuple[str, ...] = (),
+    gpu: str | None = None,
+    sessions: tuple[Path, ...] = (),
+    after: Path | None = None,
+    log: Path | None = None,
 ) -> Findings:
     """Read a timeline and find its operators, with the search spaces that are found from here."""
+    from tuner.extensions.engines.configs.files import keys_in
+    from tuner.extensions.engines.timeline import gains
     from tuner.extensions.engines.timeline.operators import label_launches, rules, shapes_of
     from tuner.extensions.engines.timeline.read import read
     from tuner.extensions.engines.timeline.table import commands_of, rows_of, stated_workloads
+    from tuner.process.files import read_text
 
     trace, table = read(path), rules()
     recorded = shapes_of(read(shapes), table) if shapes else {}
@@ -115,7 +152,21 @@ def examine(
     spaces = find_spaces(needed)
     stated = stated_workloads(workloads, spaces)
     name, gbps = bandwidth(gpu, trace)
-    rows = rows_of(label_launches(trace.launches, table, recorded, stated), spaces, gbps)
+
+    def rows_in(one: Trace) -> tuple[Row, ...]:
+        return rows_of(label_launches(one.launches, table, recorded, stated), spaces, gbps)
+
+    rows, measured = rows_in(trace), None
+    if sessions:
+        known = gains.known_bests(sessions, name)
+        rows = tuple(replace(row, best=gains.best_for(row.label, known, spaces)) for row in rows)
+    if after is not None:
+        then = read(after)
+        later = rows_in(then)
+        rows, measured = (
+            gains.with_after(rows, later),
+            gains.measured_gain(rows, trace, later, then),
+        )
     return Findings(
         trace=trace,
         gpu=name,
@@ -125,6 +176,9 @@ def examine(
         axes={one: definition.spec.axes for one, definition in spaces.items()},
         unfound=tuple(sorted(needed - spaces.keys())),
         shapes_given=shapes is not None,
+        predicted=gains.step_gain(rows, trace),
+        measured=measured,
+        missing=tuple(keys_in(read_text(log)).values()) if log else (),
     )
 
 
@@ -160,6 +214,8 @@ def bandwidth(gpu: str | None, trace: Trace) -> tuple[str, float | None]:
 
 def as_object(found: Findings) -> dict[str, object]:
     """Make the object that `--json` prints."""
+    from tuner.extensions.engines.timeline.gains import predicted_gain
+
     trace = found.trace
     return {
         "trace": str(trace.path),
@@ -170,6 +226,9 @@ def as_object(found: Findings) -> dict[str, object]:
         "busy_us": trace.busy_us,
         "idle_share": trace.idle_share,
         "cut": trace.cut,
+        "predicted": found.predicted and asdict(found.predicted),
+        "measured": found.measured,
+        "missing": list(found.missing),
         "rows": [
             {
                 "operator": row.label.operator or None,
@@ -183,6 +242,10 @@ def as_object(found: Findings) -> dict[str, object]:
                 "us_per_call": row.per_call_us,
                 "floor_us": row.floor_us,
                 "at_most": row.at_most,
+                "best": row.best and asdict(row.best),
+                "gain": (gain := predicted_gain(row)) and asdict(gain),
+                "after_us": row.after_us,
+                "gained": row.gained,
                 "kernels": [
                     {"name": use.name, "grid": use.grid, "calls": use.calls, "us": use.us}
                     for use in row.kernels
@@ -199,9 +262,7 @@ def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType
 
     First what was profiled, then the rows, what is not known of them, and what to run.
     """
-    from rich.table import Table
-
-    from tuner.extensions.engines.timeline.table import short, without_shapes
+    from tuner.extensions.engines.timeline.table import without_shapes
 
     trace = found.trace
     overlap = trace.kernel_us - trace.busy_us
@@ -217,36 +278,14 @@ def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType
     if overlap >= 0.1:
         yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
     yield ""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = _COLUMNS if wide else _COLUMNS[:-1]
-    for name, right in columns:
-        side: Literal["left", "right"] = "right" if right else "left"
-        table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
-    shown = found.rows[:top]
-    for row in shown:
-        label = row.label
-        names = dict.fromkeys(short(use.name) for use in row.kernels)
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        engine = f"{label.engine}: " if label.engine else ""
-        chosen = "".join(f" {name}={value}" for name, value in label.choices)
-        workload = "not known" if label.operator else ""
-        cells = (
-            f"{row.name}{chosen}",
-            label.workload.key if label.workload else workload,
-            f"{row.calls:,}",
-            f"{row.share:.1%}",
-            f"{row.per_call_us:.2f}",
-            "" if row.floor_us is None else f"{row.floor_us:.2f}",
-            "" if row.at_most is None else f"{row.at_most:.1%}",
-            f"{engine}{next(iter(names))}{more}",
-        )
-        table.add_row(*cells[: len(columns)])
-    rest = found.rows[len(shown) :]
-    if rest:
-        calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
-        table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
-    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
-    yield table
+    yield _table_of(found, top, wide=wide)
+    if found.predicted is not None:
+        yield f"\nwith the best that is known the step takes {_write_gain(found.predicted)} less"
+    if found.measured is not None:
+        yield f"{'' if found.predicted else chr(10)}afterwards it took {found.measured:.1%} less"
+    if found.missing:
+        yield "\nfiles of configs that the engine lacks (`tune fleet MODEL --log`):"
+        yield from (f"  {name}" for name in found.missing)
     lacking = dict.fromkeys(row.name for row in without_shapes(found.rows))
     if lacking:
         yield f"\nshapes not known: {', '.join(lacking)}"
@@ -271,16 +310,60 @@ def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType
         yield f"  {_line(one)}{gain}"
 
 
-_COLUMNS = (
-    ("operator", False),
-    ("workload", False),
-    ("calls", True),
-    ("share", True),
-    ("us a call", True),
-    ("floor us", True),
-    ("at most", True),
-    ("kernels", False),
-)
+def _table_of(found: Findings, top: int, *, wide: bool) -> RenderableType:
+    from rich.table import Table
+
+    best, after = (
+        any(getattr(row, name) is not None for row in found.rows) for name in ("best", "gained")
+    )
+    left = {"best": best, "gain": best, "gained": after, "kernels": wide and not (best or after)}
+    left |= dict.fromkeys(("floor us", "at most"), wide or not (best or after))
+    cells = [_cells_of(row) for row in found.rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    columns = [name for name in cells[0] if left.get(name, True)]
+    for name in columns:
+        side: Literal["left", "right"] = "left" if name in _TEXTS else "right"
+        table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
+    for row in cells[:top]:
+        table.add_row(*(row[name] for name in columns))
+    if rest := found.rows[top:]:
+        calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
+        table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
+    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
+    return table
+
+
+_TEXTS = frozenset({"operator", "workload", "best", "kernels"})
+
+
+def _cells_of(row: Row) -> dict[str, str]:
+    """Write a row, by the names of its columns."""
+    from tuner.extensions.engines.timeline.gains import predicted_gain
+    from tuner.extensions.engines.timeline.table import short
+
+    label, gain = row.label, predicted_gain(row)
+    names = [*dict.fromkeys(short(use.name) for use in row.kernels)]
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    engine = f"{label.engine}: " if label.engine else ""
+    chosen = "".join(f" {name}={value}" for name, value in label.choices)
+    workload = "not known" if label.operator else ""
+    return {
+        "operator": f"{row.name}{chosen}",
+        "workload": label.workload.key if label.workload else workload,
+        "calls": f"{row.calls:,}",
+        "share": f"{row.share:.1%}",
+        "us a call": f"{row.per_call_us:.2f}",
+        "floor us": "" if row.floor_us is None else f"{row.floor_us:.2f}",
+        "at most": "" if row.at_most is None else f"{row.at_most:.1%}",
+        "best": f"{row.best.speedup:.2f}x {row.best.name}" if row.best else "",
+        "gain": "" if gain is None else _write_gain(gain),
+        "gained": "" if row.gained is None else f"{row.gained:.1%}",
+        "kernels": f"{engine}{names[0]}{others}",
+    }
+
+
+def _write_gain(gain: Gain) -> str:
+    return f"{gain.share:.1%} ({gain.low:.1%} to {gain.high:.1%})"
 
 
 def _line(command: TuneCommand) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ from tuner.extensions.engines import fleet
 from tuner.extensions.engines.configs.files import BlockFp8Key, Key, MoeKey
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
-from tuner.extensions.engines.fleet import BATCHES, MadeConfigs, TuningJob, jobs_of, make
+from tuner.extensions.engines.configs.winners import Configs, Tables, marks_of
+from tuner.extensions.engines.fleet import (
+    BATCHES,
+    MadeConfigs,
+    TuningJob,
+    jobs_of,
+    make,
+    proofs_of,
+    prove,
+)
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, InputError, KernelError, OutOfMemory
 from tuner.model.settings import ENOUGH, ENOUGH_OF_A_FLEET
@@ -27,16 +36,18 @@ from tuner.session.session import Session
 from tuner.session.store import DATABASE
 
 ROOT = Path(__file__).parents[4]
-QWEN = ROOT / "benchmarks/models/qwen3-30b-a3b.json"
 
 
-def lacking(key: Key, state: FileState = FileState.MISSING) -> EngineFile:
+AXES = (("K", 2048), ("TOP_K", 8), ("EP", 1))
+
+
+def lacking(key: Key, state: FileState = FileState.MISSING, axes: Any = AXES) -> EngineFile:
     wanted = Path(f"{'experts' if isinstance(key, MoeKey) else 'attention'}.json")
-    return EngineFile(Needed("experts", key), state, wanted)
+    return EngineFile(Needed("experts", key, axes=axes), state, wanted)
 
 
 def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
-    jobs, refused = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
+    jobs, refused = jobs_of([lacking(MoeKey(128, 192))])
     assert refused == ()
     (job,) = jobs
     assert (job.kernel, job.operators["WEIGHTS"]) == ("fused_moe", "bf16")
@@ -46,27 +57,29 @@ def test_a_moe_file_becomes_a_session_of_all_numbers_of_tokens() -> None:
 
 def test_configs_for_each_gemm_are_a_session_of_their_own_for_both_files() -> None:
     key = MoeKey(128, 192)
-    second = EngineFile(Needed("second", key, down=True), FileState.MISSING, Path("down.json"))
-    assert jobs_of([second], QWEN, 1) == ((), ()), "the engine can do without it"
+    second = EngineFile(
+        Needed("second", key, down=True, axes=AXES), FileState.MISSING, Path("down.json")
+    )
+    assert jobs_of([second]) == ((), ()), "the engine can do without it"
     ((one,), _), ((two,), _) = (
-        jobs_of([lacking(key), second], QWEN, 1, two=asked) for asked in (False, True)
+        jobs_of([lacking(key), second], two=asked) for asked in (False, True)
     )
     assert (one.operators["CONFIGS"], two.operators["CONFIGS"]) == ("one", "two")
     assert two.name == f"{one.name}-two"
-    ((alone,), _) = jobs_of([lacking(key, FileState.THERE), second], QWEN, 1, two=True)
+    ((alone,), _) = jobs_of([lacking(key, FileState.THERE), second], two=True)
     assert alone == two, "the first has to fit the second"
 
 
 @pytest.mark.parametrize("state", [FileState.STALE, FileState.THERE])
 def test_a_second_file_that_the_engine_would_read_is_made_with_the_first(state: FileState) -> None:
     key, down = MoeKey(128, 192), Path("down.json")
-    second = EngineFile(Needed("second", key, down=True), state, down, down, "3.4.0")
-    ((job,), _) = jobs_of([lacking(key), second], QWEN, 1)
+    second = EngineFile(Needed("second", key, down=True, axes=AXES), state, down, down, "3.4.0")
+    ((job,), _) = jobs_of([lacking(key), second])
     assert job.operators["CONFIGS"] == "two"
 
 
 def test_a_block_fp8_file_becomes_one_by_n_and_k() -> None:
-    ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], QWEN, 1, batches=[1, 64])
+    ((job,), _) = jobs_of([lacking(BlockFp8Key(2112, 7168))], batches=[1, 64])
     assert job == TuningJob(
         "block-fp8-N2112-K7168", "w8a8_block_fp8", {}, ("M=1,N=2112,K=7168", "M=64,N=2112,K=7168")
     )
@@ -79,28 +92,42 @@ def test_what_is_there_is_not_made_and_what_cannot_be_is_told() -> None:
         lacking(MoeKey(128, 384, "float32")),
         lacking(BlockFp8Key(2112, 7168, (64, 64))),
     ]
-    jobs, refused = jobs_of(files, QWEN, 1)
+    jobs, refused = jobs_of(files)
     assert jobs == ()
     assert [one.partition(": ")[2] for one in refused] == [
-        "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
+        "only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned",
         "float32 cannot be tuned",
-        "only bf16, and fp8 in blocks of 128 by 128, can be tuned",
+        "only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned",
     ]
 
 
-def test_a_shared_expert_has_a_route_of_its_own(tmp_path: Path) -> None:
-    given = {"hidden_size": 7168, "num_experts_per_tok": 8, "n_routed_experts": 256}
-    (tmp_path / "config.json").write_text(json.dumps(given))
-    key = MoeKey(257, 256, "fp8_w8a8", (128, 128))
-    ((job,), _) = jobs_of([lacking(key)], tmp_path, 1, batches=[4])
-    assert job.workloads == ("M=4,E=257,N=256,K=7168,TOP_K=9,EP=1",)
-    assert job.operators["WEIGHTS"] == "fp8_block"
+@pytest.mark.parametrize(
+    ("key", "name", "kernel"),
+    [
+        (MoeKey(512, 128, "fp8_w8a8", (32, 32)), "moe-fp8_block32-E512", "fused_moe_block32"),
+        (BlockFp8Key(2112, 7168, (32, 32)), "block-fp832-N2112-K7168", "w8a8_block_fp8"),
+    ],
+)
+def test_blocks_of_32_by_32_are_tuned_too(key: Key, name: str, kernel: str) -> None:
+    ((job,), refused) = jobs_of([lacking(key)], batches=[1])
+    assert (job.name.startswith(name), job.kernel, refused) == (True, kernel, ())
+    assert (job.operators.get("SCALES") == "block32") == isinstance(key, BlockFp8Key)
+    assert "WEIGHTS" not in job.operators
 
 
-def test_a_model_without_its_sizes_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
+def test_a_model_without_its_sizes_is_one_error() -> None:
     with pytest.raises(InputError, match="`hidden_size` is None"):
-        jobs_of([lacking(MoeKey(8, 1024))], tmp_path, 1)
+        jobs_of([lacking(MoeKey(8, 1024), axes=())])
+
+
+def test_what_traffic_takes_longest_with_comes_first_and_gets_the_most_time() -> None:
+    files = [lacking(BlockFp8Key(n, 1024)) for n in (512, 1024, 2048)]
+    ((first, *_), _) = jobs_of(files)
+    assert first.name == "block-fp8-N2048-K1024", "it has the most weights"
+    seen = {("w8a8_block_fp8", frozenset({"N=512", "K=1024"})): 900.0}
+    ((first, *others), _) = jobs_of(files, traffic=seen)
+    assert (first.name, first.worth) == ("block-fp8-N512-K1024", 900.0)
+    assert [one.worth for one in others] == [9.0, 9.0]
 
 
 Make = Callable[..., tuple[MadeConfigs, list[str]]]
@@ -111,7 +138,7 @@ def begin(session: Path) -> Path:
 
 
 def jobs_for(*batches: int) -> tuple[TuningJob, ...]:
-    return jobs_of([lacking(MoeKey(128, 192))], QWEN, 1, batches=batches)[0]
+    return jobs_of([lacking(MoeKey(128, 192))], batches=batches)[0]
 
 
 @pytest.fixture
@@ -154,7 +181,7 @@ def test_a_shape_that_fails_leaves_the_others_to_be_made(tmp_path: Path, made_by
         begin(session)
 
     files = [lacking(MoeKey(128, width)) for width in (192, 384)]
-    made, _ = made_by(tuned, jobs_of(files, QWEN, 1, batches=[1])[0])
+    made, _ = made_by(tuned, jobs_of(files, batches=[1])[0])
     assert made.failed == {"moe-bf16-E128-N192-K2048-top8-ep1": "the baseline is wrong"}
     assert len(made.configs.files) == len([*(tmp_path / "to").rglob("*.json")]) == 1
 
@@ -206,13 +233,13 @@ def test_numbers_of_tokens_on_which_memory_ended_later_are_told(made_by: Make) -
 
 def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_path: Path) -> None:
     there = [lacking(MoeKey(128, 192), FileState.THERE)]
-    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
-    ((job,), _) = jobs_of([lacking(MoeKey(128, 192))], QWEN, 1)
+    assert jobs_of(there, sessions=tmp_path) == ((), ())
+    ((job,), _) = jobs_of([lacking(MoeKey(128, 192))])
     session = begin(tmp_path / job.name)
-    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((), ())
+    assert jobs_of(there, sessions=tmp_path) == ((), ())
     with Session.open(session) as opened:
         opened.record_event(LeftUndecided(0, job.workloads[1], "not enough memory"))
-    assert jobs_of(there, QWEN, 1, sessions=tmp_path) == ((job,), ())
+    assert jobs_of(there, sessions=tmp_path) == ((job,), ())
 
 
 @pytest.mark.parametrize(
@@ -283,6 +310,100 @@ def test_without_a_gpu_it_ends_at_the_first(tmp_path: Path, made_by: Make) -> No
     begun.parent.mkdir(parents=True)
     begun.touch()
     assert [*made_by(tuned, jobs)[0].failed] == [jobs[0].name]
+
+
+def test_a_budget_is_shared_by_worth_and_what_is_left_over_is_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, float] = {}
+
+    def tuned(kernel: Path, *, session: Path, time_s: float, **_: object) -> None:
+        asked[session.name] = time_s
+        raise KernelError("it ends at once")
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(fleet, "tune", tuned)
+    jobs = [TuningJob(str(worth), "fused_moe", {}, ("M=1",), worth) for worth in (6, 3, 1)]
+    place = (tmp_path / "s", tmp_path / "to", "sglang", "3.6.0")
+    make(jobs, *place, {}, say=print, budget_s=1000.0)
+    assert asked == pytest.approx({"6": 600.0, "3": 750.0, "1": 1000.0}, rel=0.01)
+    asked.clear()
+    made = make(jobs, *place, {}, say=print, budget_s=100.0)
+    assert asked == pytest.approx({"6": 60.0, "3": 75.0, "1": 100.0}, rel=0.05)
+    assert len(made.failed) == 3
+
+
+def test_configs_that_failed_are_listed(tmp_path: Path, made_by: Make) -> None:
+    def tuned(kernel: Path, *, session: Path, **_: object) -> None:
+        with Session.open(begin(session)) as opened:
+            (of,) = {one.workload for one in opened.comparisons()}
+            for warps, status in ((4, Status.COMPILE), (8, Status.TIMEOUT), (16, Status.CORRECT)):
+                config = Config.of({"num_warps": warps})
+                opened.record(Trial(INITIAL, of, config, status, "ptxas\ndied"))
+
+    made, said = made_by(tuned, jobs_for(1))
+    listed = tmp_path / "s" / jobs_for(1)[0].name / "failed.txt"
+    how = "2 of 3 configs failed and were skipped (1 compile, 1 timeout)"
+    assert said[1].endswith(f"{how}: {listed}")
+    first, second = listed.read_text().splitlines()
+    assert first.endswith(": num_warps=4: compile: ptxas died")
+    assert second.endswith(": num_warps=8: timeout: ptxas died")
+    assert not made.failed
+
+
+@pytest.mark.parametrize(("factor", "state"), [(1.1, "proved"), (0.9, "stale")])
+def test_a_file_that_is_slower_than_the_default_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, state: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    there, said = [lacking(MoeKey(128, 192), FileState.THERE)], list[str]()
+    ((proof,), *_) = (proofs_of(there, tmp_path),)
+    asked: list[dict[str, object]] = []
+
+    def tuned(kernel: Path, *, session: Path, progress: object, **settings: object) -> None:
+        asked.append(settings)
+        with Session.open(begin(session)) as opened:
+            (one,) = opened.comparisons()
+            baseline = [row[0] for row in one.rounds]
+            rounds = tuple(
+                (*row, factor * us) for row, us in zip(one.rounds, baseline, strict=True)
+            )
+            opened.record_comparison(replace(one, rounds=rounds, peers=("without_file",)))
+
+    monkeypatch.setattr(fleet, "tune", tuned)
+    assert prove([proof], tmp_path, "3.6.0", {}, say=said.append) == {}
+    assert (asked[0]["trials"], asked[0]["peers"]) == (1, ("without_file",))
+    assert said[-1].startswith(
+        f"{state}: {factor:.2f}x to {factor:.2f}x the default on Triton 3.6.0"
+    )
+    assert proofs_of(there, tmp_path) == (), "once is enough"
+    assert len(jobs_of(there, sessions=tmp_path)[0]) == (state == "stale")
+
+
+def test_models_that_want_one_file_share_it(tmp_path: Path, made_by: Make) -> None:
+    def tuned(kernel: Path, *, session: Path, workloads: list[str], **_: object) -> None:
+        begin(session)
+
+    axes = [(("K", k), ("TOP_K", 8), ("EP", 1)) for k in (2048, 4096)]
+    jobs, _ = jobs_of([lacking(MoeKey(128, 192), axes=one) for one in axes], batches=[1])
+    assert len(jobs) == 2
+    made, _ = made_by(tuned, jobs)
+    assert len(made.configs.files) == 1
+    assert any("where it gains more than that of" in note for note in made.configs.notes)
+
+
+def test_rows_that_other_gpus_cannot_hold_are_said(made_by: Make) -> None:
+    def tuned(kernel: Path, *, session: Path, **_: object) -> None:
+        begin(session)
+
+    _, said = made_by(tuned, jobs_for(1))
+    assert not any("too large for GPUs" in one for one in said), "the default config is small"
+    key = MoeKey(128, 192)
+    row = dict.fromkeys(("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"), 128) | {"num_stages": 3}
+    made = Configs({}, tables={key: Tables(own={16: row, 64: {**row, "num_stages": 2}})}, gpu="H")
+    (mark,) = marks_of(made, "sglang")
+    assert mark.startswith("E=128,N=192,device_name=H.json: too large for GPUs of 8.6, 8.9, 12.0")
+    assert mark.endswith(": 16 tokens")
 
 
 def test_it_is_started_where_the_kernels_are(

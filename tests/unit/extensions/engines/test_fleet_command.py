@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from model_configs import BLOCKS, GLM_4_5, GPT_OSS, QWEN3_NEXT, QWEN3_VL, write_config
 
 from tuner.cli import devices_command
 from tuner.cli.devices_command import Gpu
@@ -169,7 +170,7 @@ def test_what_cannot_be_tuned_is_named_and_the_exit_code_says_so(
     words = ("--engine-dir", package, "--dtype", "fp8_w8a8", "--triton", "3.6.0")
     listed = tune("fleet", QWEN, *words, "--dry-run").output.splitlines()
     assert listed[0].endswith("0 of 2 files to make, 1 cannot be made")
-    why = "cannot be made: only bf16, and fp8 in blocks of 128 by 128, can be tuned"
+    why = "cannot be made: only bf16, and fp8 in blocks of 128 by 128 or 32 by 32, can be tuned"
     assert why in [one.strip() for one in listed]
     (first, _) = json.loads(tune("fleet", QWEN, *words, "--dry-run", "--json").output)["files"]
     assert (first["to_make"], first["refused"]) == (False, why.partition(": ")[2])
@@ -256,6 +257,70 @@ def test_a_folder_with_other_files_or_earlier_ones_is_not_in_the_way(
     assert (result.exit_code, len(tuned)) == (1, 1)
 
 
+def write_models(folder: Path, **models: object) -> list[Path]:
+    paths = []
+    for name, content in models.items():
+        (folder / name).mkdir()
+        paths.append(write_config(folder / name, content))
+    return paths
+
+
+def test_models_have_one_list_with_each_shape_once_and_one_that_fails_leaves_the_others(
+    tune, package: Path, tmp_path: Path
+) -> None:
+    small = {**QWEN3_NEXT, "quantization_config": {**BLOCKS, "weight_block_size": [32, 32]}}
+    models = {"glm": GLM_4_5, "next": QWEN3_NEXT, "again": QWEN3_NEXT, "small": small}
+    paths = write_models(tmp_path, **models, oss=GPT_OSS, seen=QWEN3_VL)
+    result = tune("fleet", *paths, *HERE, "--engine-dir", package, "--tp", 2)
+    assert result.exit_code == 1
+    assert f"{paths[-2]}: weights in 'mxfp4'" in result.stderr
+    assert "1 of 6 models have no files" in result.stderr
+    listed = json.loads(
+        tune("fleet", *paths, *HERE, "--engine-dir", package, "--tp", 2, "--json").output
+    )
+    by_name = {Path(one["wanted"]).name: one for one in listed["files"]}
+    assert len(by_name) == len(listed["files"])
+    name = "E=513,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape={}.json"
+    assert by_name[name.format("[128, 128]")]["models"] == ["next", "again"]
+    assert by_name[name.format("[32, 32]")]["refused"] is None
+    assert [*listed["refused"]] == [str(paths[-2])]
+
+
+def test_models_are_tuned_in_one_queue(
+    tune, package: Path, tmp_path: Path, tuned: list[str]
+) -> None:
+    paths = write_models(tmp_path, one=QWEN3_NEXT, two=QWEN3_NEXT, vl=QWEN3_VL)
+    folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s", "--engine-dir", package)
+    result = tune("fleet", *paths, "--triton", "3.6.0", *folders)
+    assert result.exit_code == 1, "each failed"
+    assert len(tuned) == len({*tuned}) == 6
+    assert sum(name.startswith("moe-fp8_block-") for name in tuned) == 2
+
+
+def test_without_time_nothing_is_begun_and_what_is_left_is_named(
+    tune, package: Path, tmp_path: Path, tuned: list[str]
+) -> None:
+    folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s", "--engine-dir", package)
+    result = tune("fleet", QWEN, "--triton", "3.6.0", *folders, "--budget", "20s")
+    assert (result.exit_code, tuned) == (1, [])
+    assert "no time of the budget is left for it" in result.output
+    assert "1 of 1 shapes have no file" in result.stderr
+
+
+def test_a_file_that_is_there_is_compared_with_the_default_before_it_is_trusted(
+    tune, package: Path, tmp_path: Path, tuned: list[str]
+) -> None:
+    older = package / "srt/layers/moe/moe_runner/triton_utils/configs/triton_3_4_0" / NAME
+    (newer := older.parents[1] / "triton_3_6_0").mkdir()
+    older.rename(newer / NAME)
+    folders = ("--to", tmp_path / "to", "--sessions", tmp_path / "s", "--engine-dir", package)
+    assert tune("fleet", QWEN, "--triton", "3.6.0", *folders, "--no-proof").exit_code == 0
+    assert tuned == []
+    result = tune("fleet", QWEN, "--triton", "3.6.0", *folders)
+    assert result.exit_code == 1
+    assert tuned == ["proof-moe-bf16-E128-N768-K2048-top8-ep1"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 @pytest.mark.parametrize("mode", [0o555, 0o666])
 def test_a_folder_that_may_not_be_written_to_is_found_before_anything_is_tuned(
@@ -314,7 +379,10 @@ def test_what_another_gpu_or_triton_measured_and_other_bits_are_not_gone_on_with
     for words in (("--triton", "3.6.0"), ("--triton", "3.6.0", "--keep-bits")):
         result = tune("fleet", QWEN, *words, *folders)
         assert result.exit_code == 1
-        assert "1 of 1 shapes have no file: moe-bf16-E128-N768" in result.stderr
+        assert (
+            "1 of 1 shapes have no file, or one that is not proved: moe-bf16-E128-N768"
+            in result.stderr
+        )
     place = tmp_path / "s" / "NVIDIA_H200" / "triton-3.6.0"
     name = "moe-bf16-E128-N768-K2048-top8-ep1"
     assert asked == [(place / name, False), (place / "keep-bits" / name, True)]

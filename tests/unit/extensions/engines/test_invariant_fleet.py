@@ -166,12 +166,6 @@ def test_what_belongs_to_other_files_is_refused(tune, words: tuple[str, ...]) ->
     assert "--invariant is for linear layers in bf16" in result.stderr
 
 
-def test_several_models_are_for_the_table_alone(tune) -> None:
-    result = tune("fleet", LLAMA, QWEN, "--gpu", "G", *HERE, "--dry-run")
-    assert result.exit_code == 2
-    assert "several models are for --invariant" in result.stderr
-
-
 def test_without_a_gpu_it_ends_at_the_first(
     tune, tmp_path: Path, tuned: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

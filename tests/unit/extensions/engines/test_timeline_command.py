@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from timelines import eager_layer, kernel, nsys_export, replayed_layer, torch_trace
+from dispatch_sample import comparison, with_production
+from operator_sessions import choices, write_operator_session
+from timelines import LAYER, SILU, eager_layer, kernel, nsys_export, replayed_layer, torch_trace
 
+from tuner.model.kernel import Workload
+from tuner.model.trial import INITIAL, Variant
+from tuner.session.session import Session
 from tuner.space.load import load_definition, workload_from_text
 
 ROOT = Path(__file__).parents[4]
@@ -126,6 +132,84 @@ def test_kernels_beside_others_are_said_to_be(tune, tmp_path: Path) -> None:
     events = [kernel("a", 0.0, 10.0), kernel("b", 5.0, 10.0, stream=8)]
     said = tune("timeline", torch_trace(tmp_path / "trace.json", events)).stdout
     assert "5.0 us ran beside others" in said
+
+
+def write_silu_session(folder: Path, *peers: str) -> Path:
+    """Write a session in which a config takes half of the baseline's time at T=64."""
+    session = write_operator_session(folder, "silu_and_mul", choices("silu_and_mul")[0])
+    space = load_definition(ROOT / "search_spaces/sglang/silu_and_mul.yaml").space
+    assert space.default is not None
+    workload = Workload.of({"T": 64, "D": 14336})
+    made = comparison(workload, {Variant(INITIAL, space.default): 5.0})
+    with Session.open(session) as opened:
+        for name in peers:
+            made = with_production(made, 4.0, name)
+        opened.record_comparison(replace(made, production=""))
+    return session
+
+
+@pytest.mark.parametrize(
+    ("peers", "best", "speedup"), [((), "config", 2.0), (("fast",), "fast", 2.5)]
+)
+def test_the_best_that_sessions_know_says_what_the_step_gains(
+    tune, graph: Path, eager: Path, tmp_path: Path, peers: tuple[str, ...], best: str,
+    speedup: float,
+) -> None:  # fmt: skip
+    write_silu_session(tmp_path / "sessions" / "one", *peers)
+    words = ("timeline", graph, "--shapes", eager, "--sessions", tmp_path / "sessions")
+    found = json.loads(tune(*words, "--json").stdout)
+    (row,) = [one for one in found["rows"] if one["best"]]
+    assert (row["operator"], row["best"]["name"]) == ("silu_and_mul", best)
+    assert row["best"]["speedup"] == pytest.approx(speedup, rel=1e-3)
+    saved = 1 - 1 / speedup
+    assert row["gain"]["share"] == pytest.approx(row["share"] * saved, rel=1e-3)
+    gain = found["predicted"]
+    assert gain["low"] <= gain["share"] <= gain["high"]
+    assert gain["share"] == pytest.approx(saved * 2.16 / found["span_us"], rel=1e-3)
+    said = tune(*words).stdout
+    assert re.search(rf"{speedup:.2f}x {best} +0\.[45]% \(0\.[45]% to 0\.[45]%\)", said)
+    assert "with the best that is known the step takes 0." in said
+
+
+def test_a_session_of_another_gpu_or_choice_says_nothing(
+    tune, graph: Path, eager: Path, tmp_path: Path
+) -> None:
+    gelu = {**choices("silu_and_mul")[0], "ACTIVATION": "gelu"}
+    write_operator_session(tmp_path / "gelu", "silu_and_mul", gelu)
+    words = ("timeline", graph, "--shapes", eager, "--sessions", tmp_path / "gelu")
+    assert json.loads(tune(*words, "--json").stdout)["predicted"] is None
+    result = tune(*words, "--gpu", "NVIDIA L4")
+    assert result.exit_code == 2
+    assert "no session in it compared anything on NVIDIA L4" in result.stderr
+
+
+def test_what_was_gained_stands_beside_what_was_predicted(
+    tune, graph: Path, eager: Path, tmp_path: Path
+) -> None:
+    events, now = [], 100.0
+    for name, grid, us, _, _ in 2 * LAYER:
+        took = 1.16 if name == SILU else us
+        events.append(kernel(name, now, took, grid=[grid, 1, 1]))
+        now += took + 0.6
+    after = torch_trace(tmp_path / "after.json", events)
+    write_silu_session(tmp_path / "one")
+    words = ("timeline", graph, "--shapes", eager, "--sessions", tmp_path / "one", "--after", after)
+    found = json.loads(tune(*words, "--json").stdout)
+    rows = {row["operator"] or row["kind"]: row for row in found["rows"]}
+    assert rows["silu_and_mul"]["after_us"] == pytest.approx(1.16)
+    assert rows["silu_and_mul"]["gained"] == pytest.approx(1.0 / found["kernel_us"])
+    assert rows["attention"]["gained"] == pytest.approx(0.0)
+    assert found["measured"] == pytest.approx(1.0 / found["span_us"], abs=2e-3), (
+        "of one step of two"
+    )
+    assert "afterwards it took 0." in tune(*words).stdout
+
+
+def test_files_that_the_engine_looked_for_are_listed(tune, graph: Path, tmp_path: Path) -> None:
+    name = "E=128,N=192,device_name=NVIDIA_H200.json"
+    (log := tmp_path / "log").write_text(f"Config file not found at /x/configs/{name}, you can\n")
+    said = tune("timeline", graph, "--log", log).stdout
+    assert f"`tune fleet MODEL --log`):\n  {name}\n" in said
 
 
 def test_outside_the_tree_there_are_shares_and_no_floors(

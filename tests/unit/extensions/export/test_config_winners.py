@@ -50,6 +50,21 @@ def test_a_session_of_fused_moe_becomes_sglang_s_file(tmp_path: Path) -> None:
     assert "left out" in notes  # the other workloads of a made-up session
 
 
+@pytest.mark.parametrize(
+    ("kernel", "chosen"),
+    [("fused_moe_block32", {}), ("w8a8_block_fp8", {"SCALES": "block32"})],
+)
+def test_of_scales_for_32_the_file_has_the_steps_that_were_launched(
+    tmp_path: Path, kernel: str, chosen: dict[str, str]
+) -> None:
+    session = session_of(tmp_path, kernel, **chosen)
+    files = configs_of([session], "sglang", "3.6.0").files
+    for name, text in files.items():
+        assert name.name.endswith("dtype=fp8_w8a8,block_shape=[32, 32].json")
+        assert {row["BLOCK_SIZE_K"] for row in json.loads(text).values()} == {32}
+    assert files
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_two_sessions_the_config_that_gains_more_is_written(tmp_path: Path, first: int) -> None:
     sessions = []

@@ -77,8 +77,8 @@ def fastest_of(comparison: Comparison, distrusted: Collection[Variant]) -> Faste
     return Fastest((fastest, *others), gains[fastest])
 
 
-def gain_of(comparison: Comparison, variant: Variant, other: Variant | None = None) -> Gain:
-    """Say by how much one is faster than another, else than the baseline, by the final rounds."""
+def gain_of(comparison: Comparison, variant: Variant | str, other: Variant | None = None) -> Gain:
+    """Say by how much one is faster than another, else the baseline, by the final rounds."""
     columns = [comparison.column(other), comparison.column(variant)]
     sides = np.log(np.array(comparison.rounds)[:, columns])
     if comparison.paired:

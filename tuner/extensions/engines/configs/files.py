@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,17 @@ CONFIG_KEYS = (
 )
 # What Triton takes only as a power of two.
 POWERS = frozenset({"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps"})
+# Triton launches no more threads than these have.
+MOST_WARPS = 32
 # What Triton 3.6 takes where a config does not say it.
 TRITON_DEFAULTS = {"num_warps": 4, "num_stages": 3}
 _RELEASE = re.compile(r"\d+(\.\d+)*")
 # In a file of vLLM's MoE configs it says for which Triton they are; other loaders break on it.
 VERSION_KEY = "triton_version"
+_NAME = re.compile(
+    r"(?:E=(\d+),N=(\d+)|N=(\d+),K=(\d+)),device_name=[^,]+?(?:,dtype=(\w+?))?"
+    r"(?:,block_shape=\[(\d+), ?(\d+)\])?(,per_channel_quant=True)?(_down)?\.json"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,23 @@ def file_name(key: Key, engine: Engine, gpu: str, *, down: bool = False) -> str:
     if key.per_channel and engine == "sglang":
         parts.append("per_channel_quant=True")
     return f"{','.join(parts)}{'_down' * down}.json"
+
+
+def keys_in(text: str) -> dict[tuple[Key, bool], str]:
+    """Find the names of files in a text, such as an engine's log, by key and whether for `down`."""
+    found: dict[tuple[Key, bool], str] = {}
+    for match in _NAME.finditer(text):
+        experts, width, n, k, dtype, rows, columns, per_channel, down = match.groups()
+        block = (int(rows), int(columns)) if rows else None
+        key: Key
+        if experts:
+            key = MoeKey(int(experts), int(width), dtype, block, per_channel is not None)
+        elif dtype == "fp8_w8a8" and block:
+            key = BlockFp8Key(int(n), int(k), block)
+        else:
+            continue
+        found.setdefault((key, down is not None), match[0])
+    return found
 
 
 def _block_text(shape: tuple[int, int], engine: Engine) -> str:
@@ -199,7 +223,12 @@ def _require_table(table: Table, scaled: int | None, more: frozenset[str] = froz
     for tokens, config in table.items():
         if tokens < 1:
             raise InputError(f"{tokens} tokens", remedy="the least number of tokens is 1")
-        _require_config(tokens, config, more)
+        if flaw := flaw_of(config, more):
+            raise InputError(
+                f"the config for {tokens} tokens {flaw}",
+                remedy=f"a config has {', '.join(CONFIG_KEYS)} and nothing else: whole numbers "
+                "from 1 on, those of Triton's tiles and num_warps powers of two",
+            )
         # The kernels load one scale for each step of K.
         if scaled and scaled % (step := config["BLOCK_SIZE_K"]):
             raise InputError(
@@ -208,25 +237,27 @@ def _require_table(table: Table, scaled: int | None, more: frozenset[str] = froz
             )
 
 
-def _require_config(tokens: int, config: Config, more: frozenset[str]) -> None:
-    lacking = [name for name in CONFIG_KEYS if name not in config]
-    unknown = sorted(config.keys() - {*CONFIG_KEYS, *more})
-    if lacking or unknown:
-        what = f"lacks {', '.join(lacking)}" if lacking else f"has {', '.join(unknown)}"
-        raise InputError(
-            f"the config for {tokens} tokens {what}",
-            remedy=f"a config has {', '.join(CONFIG_KEYS)} and nothing else",
-        )
-    for name in CONFIG_KEYS:
-        value = config[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(
-                f"{name}={value!r} for {tokens} tokens", remedy="it is a whole number from 1 on"
-            )
+def flaw_of(row: object, more: frozenset[str] | None = None) -> str:
+    """Say why an engine cannot run with a row of a file; "" where it can.
+
+    With `more` it has to have all keys, and may have these besides; else Triton completes it.
+    """
+    if not isinstance(row, Mapping):
+        return f"is {reprlib.repr(row)}, no config"
+    optional = TRITON_DEFAULTS if more is None else {}
+    if lacking := [name for name in CONFIG_KEYS if name not in row and name not in optional]:
+        return f"lacks {lacking[0]}"
+    if more is not None and (unknown := sorted(row.keys() - {*CONFIG_KEYS, *more})):
+        return f"has {', '.join(unknown)}"
+    for name, value in ((name, row[name]) for name in CONFIG_KEYS if name in row):
+        # AMD's files have `num_stages` of 0.
+        if type(value) is not int or value < (0 if name in optional else 1):
+            return f"has {reprlib.repr(value)} for {name}"
         if name in POWERS and value & (value - 1):
-            raise InputError(
-                f"{name}={value} for {tokens} tokens", remedy="Triton wants a power of two"
-            )
+            return f"has {value} for {name}, no power of two"
+        if name == "num_warps" and value > MOST_WARPS:
+            return f"has {value} for {name}, over {MOST_WARPS}"
+    return ""
 
 
 def write_files(folder: Path, files: Mapping[Path, str], *, replace: bool = False) -> None:

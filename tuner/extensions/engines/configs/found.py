@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import re
-import reprlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from tuner.device.recorded.known_gpus import known_gpu
 from tuner.extensions.engines.configs.files import (
-    CONFIG_KEYS,
-    POWERS,
     TITLES,
     TRITON_DEFAULTS,
     VERSION_KEY,
     BlockFp8Key,
+    Config,
     Engine,
     Key,
     MoeKey,
+    flaw_of,
     place,
     step_of_scales,
     used_step,
     version_folder,
 )
-from tuner.extensions.engines.configs.needed import Needed, needed_configs
+from tuner.extensions.engines.configs.needed import CONFIG, Needed, needed_configs
 from tuner.model.errors import InputError
 from tuner.model.hardware import limits_for
 from tuner.process.files import parse_json, read_text
 
 _PREFIX = "triton_"
-# Triton launches no more threads than 32 warps have.
-_MOST_WARPS = 32
+# What `int` reads, as engines do.
+_NUMBER = re.compile(r"\s*[+-]?\d+(_\d+)*\s*")
 # Of each dtype in a file's name: None is bf16 and fp16.
 _ELEMENT_BYTES = {None: 2, "float32": 4, "fp8_w8a8": 1}
 # Compute capabilities by a word of the names of GPUs that no data sheet of ours has.
@@ -73,6 +72,7 @@ class EngineFile:
     `wanted` is where it belongs. `found` is the file that the engine reads, another one where it
     is stale; `triton` is the version that this is for, where anything says so. `remark` tells of
     rows that the GPU has too little shared memory for, by what Triton's pipelines need at least.
+    `models` are those that look for it.
     """
 
     needed: Needed
@@ -81,6 +81,7 @@ class EngineFile:
     found: Path | None = None
     triton: str | None = None
     remark: str = ""
+    models: tuple[str, ...] = ()
 
     @property
     def optional(self) -> bool:
@@ -124,16 +125,15 @@ def missing_files(
     folders: EngineFolders,
     gpu: str,
     triton: str,
-    *,
-    tp: int = 1,
-    ep: int = 1,
-    dtype: str | None = None,
+    **cut: Any,
 ) -> tuple[EngineFile, ...]:
     """List the files that an engine looks for with a model, and whether they are there.
 
+    `cut` is what `needed_configs` takes.
+
     Raises `InputError` as `needed_configs` does, and for files that the engine would fail on.
     """
-    needed = needed_configs(config, folders.engine, tp=tp, ep=ep, dtype=dtype)
+    needed = needed_configs(config, folders.engine, **cut)
     versioned = folders.engine == "vllm"
     files = []
     for one in needed:
@@ -159,6 +159,31 @@ def missing_files(
         remark = _too_large(content, one.key, folders.engine, gpu)
         files.append(EngineFile(one, state, wanted, found, version, remark))
     return tuple(files)
+
+
+def files_of_models(
+    models: Sequence[Path], folders: EngineFolders, gpu: str, triton: str, **cut: Any
+) -> tuple[tuple[EngineFile, ...], Mapping[str, InputError]]:
+    """List what `missing_files` does for models, each shape once, and say which model has none.
+
+    Raises `InputError` where there is one model.
+    """
+    files: dict[object, EngineFile] = {}
+    refused: dict[str, InputError] = {}
+    for model in models:
+        name = model.parent.name if model.name == CONFIG else model.stem
+        try:
+            listed = missing_files(model, folders, gpu, triton, **cut)
+        except InputError as error:
+            if len(models) == 1:
+                raise
+            refused[str(model)] = error
+            continue
+        for one in listed:
+            shape = one.needed.key, one.needed.down, one.needed.axes
+            known = files.get(shape, one)
+            files[shape] = replace(known, models=tuple(dict.fromkeys((*known.models, name))))
+    return tuple(files.values()), refused
 
 
 def _find_of_sglang(root: Path, name: Path) -> Path | None:
@@ -201,8 +226,9 @@ def _content(path: Path, engine: Engine, key: Key, *, versioned: bool) -> Mappin
     for tokens, row in content.items():
         if versioned and tokens == VERSION_KEY:
             continue
-        if flaw := _flaw(tokens, row):
-            raise InputError(f"{flaw}, {failing}", path=path, remedy=remedy)
+        flaw = flaw_of(row) if _NUMBER.fullmatch(tokens) else "is for no number of tokens"
+        if flaw:
+            raise InputError(f"the row {tokens!r} {flaw}, {failing}", path=path, remedy=remedy)
         # The kernels load one scale for each step of K.
         step, scaled = row["BLOCK_SIZE_K"], step_of_scales(key, engine)
         if scaled and scaled % used_step(key, engine, step):
@@ -213,30 +239,31 @@ def _content(path: Path, engine: Engine, key: Key, *, versioned: bool) -> Mappin
 
 
 def _too_large(content: Mapping[str, Any], key: Key, engine: Engine, gpu: str) -> str:
-    """Say which rows need more shared memory than a block has on a GPU; "" where none or unknown.
-
-    Triton's pipelines hold both operands once for each stage but the last.
-    """
+    """Say which rows need more shared memory than a GPU has; "" where none or unknown."""
     capability = find_capability(gpu)
-    size = _ELEMENT_BYTES.get(key.dtype if isinstance(key, MoeKey) else "fp8_w8a8")
-    if capability is None or size is None:
+    if capability is None:
         return ""
+    rows = {tokens: row for tokens, row in content.items() if tokens != VERSION_KEY}
+    needed = {tokens: pipeline_bytes(row, key, engine) for tokens, row in rows.items()}
     limit = limits_for(capability).shared_bytes_per_block
-    needed = {}
-    for tokens, row in content.items():
-        if tokens != VERSION_KEY:
-            config = {**TRITON_DEFAULTS, **row}
-            step = used_step(key, engine, config["BLOCK_SIZE_K"])
-            sides = config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]
-            needed[tokens] = (config["num_stages"] - 1) * sides * step * size
-    rows = [tokens for tokens, count in needed.items() if count > limit]
-    if not rows:
+    if not (large := [tokens for tokens, count in needed.items() if count > limit]):
         return ""
-    most = max(needed.values())
     return (
-        f"cannot run: some {most:,} bytes of shared memory, over the {limit:,} that a block has on "
-        f"{gpu}, for {', '.join(rows)} tokens"
+        f"cannot run: some {max(needed.values()):,} bytes of shared memory, over the {limit:,} "
+        f"that a block has on {gpu}, for {', '.join(large)} tokens"
     )
+
+
+def pipeline_bytes(row: Config, key: Key, engine: Engine) -> int:
+    """Return the least shared memory that a row takes: both operands for each stage but the last.
+
+    It is 0 for a dtype that is not known.
+    """
+    size = _ELEMENT_BYTES.get(key.dtype if isinstance(key, MoeKey) else "fp8_w8a8", 0)
+    config = {**TRITON_DEFAULTS, **row}
+    sides = config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]
+    step = used_step(key, engine, config["BLOCK_SIZE_K"])
+    return (config["num_stages"] - 1) * sides * step * size
 
 
 def find_capability(gpu: str) -> tuple[int, int] | None:
@@ -245,27 +272,3 @@ def find_capability(gpu: str) -> tuple[int, int] | None:
         return known.compute_capability
     words = gpu.lower().replace("-", " ").split()
     return next((_OF_WORDS[word] for word in words if word in _OF_WORDS), None)
-
-
-def _flaw(tokens: str, row: object) -> str:
-    """Say why an engine cannot run with a row of a file; "" where it can."""
-    try:
-        int(tokens)
-    except ValueError:
-        return f"the row {tokens!r} is for no number of tokens"
-    if not isinstance(row, dict):
-        return f"the row {tokens!r} is {reprlib.repr(row)}, no config"
-    for name in CONFIG_KEYS:
-        optional = name in TRITON_DEFAULTS
-        if name in row:
-            value = row[name]
-            # AMD's files have `num_stages` of 0.
-            if type(value) is not int or value < (0 if optional else 1):
-                return f"the row {tokens!r} has {reprlib.repr(value)} for {name}"
-            if name in POWERS and value & (value - 1):
-                return f"the row {tokens!r} has {value} for {name}, no power of two"
-            if name == "num_warps" and value > _MOST_WARPS:
-                return f"the row {tokens!r} has {value} for {name}, over {_MOST_WARPS}"
-        elif not optional:
-            return f"the row {tokens!r} lacks {name}"
-    return ""

@@ -1,22 +1,25 @@
 """Which configs an engine looks for when it runs a model, from its config.json.
 
-The shapes are those of the layers of SGLang 0.5.17 and vLLM 0.32.0 (`models/qwen3_moe.py`,
-`mixtral.py`, `deepseek_v2.py`).
+`models.yaml` has how models are built; a line there teaches another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey
+from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, keys_in
 from tuner.model.errors import InputError
+from tuner.model.expressions import Expression, Value
 from tuner.process.files import parse_json, read_text
+from tuner.space.schema import Scalar, StrictModel, validate_document
+from tuner.space.yaml import read as read_yaml
 
 CONFIG = "config.json"
 # By the name that a user gives, the one in a file's name; other quantizations have other kernels.
@@ -32,18 +35,23 @@ _QUANTIZATION = "quantization_config"
 _MOST_GPUS = 128
 # As transformers 5 and both engines read them: `dtype` first, and null as if it were not there.
 _PYTHON_DTYPE = "dtype", "torch_dtype"
-# SGLang makes DeepSeek-V3's shared expert one of the experts, and no other model's of this class.
-_FUSED_EXPERTS = 256
+# Where a model of several kinds of data has the one of text.
+_WITHIN = "text_config", "language_config", "llm_config", "thinker_config"
+TABLE = Path(__file__).with_name("models.yaml")
 _VOCABULARY_STEP = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What an engine looks for; `down` is the second GEMM's own file, which it can do without."""
+    """What an engine looks for; `down` is the second GEMM's own file, which it can do without.
+
+    `axes` are those of the experts' kernel that no file's name has, where config.json says them.
+    """
 
     layer: str
     key: Key
     down: bool = False
+    axes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,37 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
-    """How a model is cut: `tp` GPUs, its experts whole and spread over `ep` of them, 1 or all."""
+class _Model:
+    """A model's numbers, and how it is cut: `tp` GPUs, its experts spread over `ep` of them.
+
+    `within` is where in the file they stand.
+    """
 
     path: Path
+    kind: str
+    given: Mapping[str, Any]
+    within: str
+    engine: Engine
     tp: int
-    ep: int
-    block_shape: tuple[int, int] | None
+    ep: int = 1
+    precision: Precision = Precision(None)
 
-    def count(self, number: int, what: str, parts: int) -> int:
+    def number(self, name: str, default: int | None = None, least: int = 1) -> int:
+        """Read a count or a size; raise `InputError` for what is none."""
+        value = self.given.get(name)
+        if value is None and default is not None:
+            return default
+        # Strict, as transformers 5 is: "8" and 8.0 are no number of experts.
+        if type(value) is int and least <= value < 1 << 31:
+            return value
+        remedy = f"a config.json of {self.kind!r} has it"
+        message = f"{self.within}{name}: field required"
+        if value is not None:
+            message = f"{self.within}{name} is {value!r}: a whole number from {least} on is needed"
+            remedy += ", as the model came with it: its counts and sizes are whole numbers"
+        raise InputError(message, path=self.path, remedy=remedy)
+
+    def share(self, number: int, what: str, parts: int) -> int:
         """Return a GPU's part of what is counted; raise `InputError` where it has no whole one."""
         if number % parts:
             fitting = ", ".join(str(n) for n in range(1, _MOST_GPUS + 1) if not number % n)
@@ -86,8 +116,8 @@ class Slices:
 
     def cut(self, size: int, what: str, parts: int) -> int:
         """Return a GPU's part of a size; raise `InputError` where it has none that engines take."""
-        self.count(size, what, parts)
-        for block in self.block_shape or ():
+        self.share(size, what, parts)
+        for block in self.precision.block_shape or ():
             if parts > 1 and (size // parts) % block:
                 numbers = range(1, _MOST_GPUS + 1)
                 fitting = [n for n in numbers if not size % n and not size // n % block]
@@ -100,169 +130,148 @@ class Slices:
                 )
         return size // parts
 
+    @property
+    def hidden(self) -> int:
+        return self.number("hidden_size")
 
-# Strict, as transformers 5 is: "8" and 8.0 are no number of experts.
-_Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
-_CountFrom0 = Annotated[int, Field(strict=True, ge=0)]
-
-
-class _Model(BaseModel):
-    """What of a model's config.json decides the shapes of its layers."""
-
-    # A config.json has many more keys.
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    hidden_size: _Count
-    num_attention_heads: _Count
-    intermediate_size: _Count
-    vocab_size: _Count | None = None
-
-    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
-        """List what the engine looks for to run the experts."""
-        yield from ()
-
-    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
-        """List the linear layers, without routers and the last one."""
-        raise NotImplementedError
-
-    def routers(self) -> Iterator[Layer]:
-        """List linear layers that every GPU has whole."""
-        yield from ()
-
-
-class _Grouped(_Model):
-    num_key_value_heads: _Count
-    head_dim: _Count | None = None
-
-    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
-        width = self.head_dim or self.hidden_size // self.num_attention_heads
-        heads = slices.count(self.num_attention_heads, "attention heads", slices.tp)
-        pairs = self.num_key_value_heads
+    @property
+    def keys(self) -> int:
+        """How many heads of keys and values a GPU has; raise where it has no whole ones."""
+        every = self.number("num_attention_heads")
+        self.share(every, "attention heads", self.tp)
+        pairs = self.number("num_key_value_heads", every)
         # Where there are fewer of them than GPUs, several GPUs have the same one.
-        keys = 1 if slices.tp % pairs == 0 else slices.count(pairs, "key-value heads", slices.tp)
-        rows, hidden = (heads + 2 * keys) * width, self.hidden_size
-        yield Layer("attention: q, k, v", rows, hidden)
-        yield Layer("attention: out", hidden, heads * width)
+        return 1 if self.tp % pairs == 0 else self.share(pairs, "key-value heads", self.tp)
+
+    @property
+    def fused(self) -> int:
+        """How many shared experts are among the experts."""
+        family = _table().models.get(self.kind)
+        return self.compute(family.fused) if family and self.engine == "sglang" else 0
+
+    def compute(self, text: object) -> int:
+        """Compute an expression of the table; raise `InputError` for a number that is none."""
+        expression = Expression.parse(str(text), path=TABLE)
+        return int(expression.evaluate({name: self._value(name) for name in expression.names}))
+
+    def _value(self, name: str) -> Value:
+        table, given = _table(), self.given.get(name)
+        if name in ("ep", "keys", "fused"):
+            return cast("int", getattr(self, name))
+        if name == "architecture":
+            named = self.given.get("architectures")
+            return str(named[0]) if isinstance(named, list) and named else ""
+        if key := table.shared.get(name):
+            what = key.removeprefix("num_").replace("_", " ")
+            return self.share(self.number(key), what, self.tp)
+        if name in table.derived:
+            return self.compute(table.derived[name])
+        if isinstance(given, list) and name in table.defaults:
+            return len(given)
+        return self.number(name, table.defaults.get(name), least=int(name not in table.defaults))
+
+    def layers(self) -> Iterator[Layer]:
+        """List the linear layers, without routers and the last one."""
+        table = _table()
+        for one in (one for part in table.models[self.kind].parts for one in table.parts[part]):
+            if not self.compute(one.when):
+                continue
+            if one.mlp:
+                columns = f"columns of the {one.mlp}"
+                part = self.cut(self.compute(one.columns), columns, self.tp)
+                yield Layer(f"{one.mlp}: gate, up", 2 * part, self.hidden)
+                yield Layer(f"{one.mlp}: down", self.hidden, part)
+            else:
+                yield Layer(one.layer, self.compute(one.n), self.compute(one.k))
 
 
-class _Dense(_Grouped):
-    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
-        yield from super().layers(engine, slices)
-        yield from _mlp("dense layers", self.hidden_size, self.intermediate_size, slices)
+class _LayerModel(StrictModel):
+    layer: str = Field(default="", description="what a layer is called")
+    n: Scalar = Field(default=0, description="an expression: rows of weights")
+    k: Scalar = Field(default=0, description="an expression: columns of weights")
+    mlp: str = Field(default="", description="what the two layers of a gated MLP are called")
+    columns: Scalar = Field(default=0, description="an expression")
+    when: Scalar = Field(default="True", description="an expression")
 
 
-class _Mixtral(_Grouped):
-    num_local_experts: _Count
-
-    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
-        width = self.intermediate_size
-        yield from _experts(self.num_local_experts, width, engine, slices, precision)
-
-    def routers(self) -> Iterator[Layer]:
-        yield Layer("router", self.num_local_experts, self.hidden_size)
+class _FamilyModel(StrictModel):
+    parts: list[str] = Field(description="names of `parts`")
+    experts: str = Field(default="", description="the key of the number of experts")
+    width: str = Field(default="moe_intermediate_size", description="the key of an expert's width")
+    fused: Scalar = Field(default=0, description="an expression")
+    router: bool | None = Field(default=None, description="true or false")
 
 
-class _Qwen3(_Grouped):
-    num_experts: _Count
-    moe_intermediate_size: _Count
-    decoder_sparse_step: _Count = 1
-    mlp_only_layers: list[_CountFrom0] = []
-
-    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
-        width = self.moe_intermediate_size
-        yield from _experts(self.num_experts, width, engine, slices, precision)
-
-    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
-        yield from super().layers(engine, slices)
-        if self.mlp_only_layers or self.decoder_sparse_step > 1:
-            yield from _mlp("dense layers", self.hidden_size, self.intermediate_size, slices)
-
-    def routers(self) -> Iterator[Layer]:
-        yield Layer("router", self.num_experts, self.hidden_size)
+class _TableModel(StrictModel):
+    version: int = Field(description="1")
+    defaults: dict[str, int] = Field(description="numbers by keys of config.json")
+    shared: dict[str, str] = Field(description="keys of config.json by names")
+    derived: dict[str, str] = Field(description="expressions by names")
+    parts: dict[str, list[_LayerModel]] = Field(description="lists of layers by names")
+    models: dict[str, _FamilyModel] = Field(description="models by their types")
 
 
-class _DeepSeek(_Model):
-    n_routed_experts: _Count
-    moe_intermediate_size: _Count
-    n_shared_experts: _CountFrom0 | None = None
-    first_k_dense_replace: _CountFrom0 = 0
-    architectures: list[str] = []
-    q_lora_rank: _Count | None = None
-    kv_lora_rank: _Count
-    qk_nope_head_dim: _Count
-    qk_rope_head_dim: _Count
-    v_head_dim: _Count
-
-    def _is_fused(self, engine: Engine, slices: Slices) -> bool:
-        """Whether the shared expert is one of the experts."""
-        return (
-            engine == "sglang"
-            and slices.ep == 1
-            and (self.n_routed_experts, self.n_shared_experts) == (_FUSED_EXPERTS, 1)
-            and self.architectures[:1] == ["DeepseekV3ForCausalLM"]
-        )
-
-    def experts(self, engine: Engine, slices: Slices, precision: Precision) -> Iterator[Needed]:
-        width, routed = self.moe_intermediate_size, self.n_routed_experts
-        shared = (self.n_shared_experts or 0) if self._is_fused(engine, slices) else 0
-        yield from _experts(routed, width, engine, slices, precision, shared)
-
-    def layers(self, engine: Engine, slices: Slices) -> Iterator[Layer]:
-        hidden, shared = self.hidden_size, self.n_shared_experts or 0
-        heads = slices.count(self.num_attention_heads, "attention heads", slices.tp)
-        latent = self.kv_lora_rank + self.qk_rope_head_dim
-        queries = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
-        rank = self.q_lora_rank or 0
-        yield Layer("attention: latents", rank + latent, hidden)
-        yield Layer("attention: q", queries, rank or hidden)
-        keys = heads * (self.qk_nope_head_dim + self.v_head_dim)
-        yield Layer("attention: k, v", keys, self.kv_lora_rank)
-        yield Layer("attention: out", hidden, heads * self.v_head_dim)
-        if self.first_k_dense_replace:
-            yield from _mlp("dense layers", hidden, self.intermediate_size, slices)
-        if shared and not self._is_fused(engine, slices):
-            yield from _mlp("shared experts", hidden, shared * self.moe_intermediate_size, slices)
-
-
-_MODELS: Mapping[str, type[_Model]] = {
-    "mixtral": _Mixtral,
-    "qwen3_moe": _Qwen3,
-    "deepseek_v2": _DeepSeek,
-    "deepseek_v3": _DeepSeek,
-}
-# Models without experts, whose linear layers alone may need configs.
-_DENSE: Mapping[str, type[_Model]] = dict.fromkeys(
-    ("llama", "mistral", "qwen2", "qwen3", "glm4"), _Dense
-)
-_M = TypeVar("_M", bound=BaseModel)
+@cache
+def _table() -> _TableModel:
+    return validate_document(read_yaml(TABLE), _TableModel)
 
 
 def needed_configs(
-    config: Path, engine: Engine, *, tp: int = 1, ep: int = 1, dtype: str | None = None
+    config: Path,
+    engine: Engine,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    dtype: str | None = None,
+    log: Path | None = None,
 ) -> tuple[Needed, ...]:
     """List what one GPU of `tp` looks for with this model, where its Triton kernels run.
+
+    Where there is a `log` of the engine with this model, it is what the engine says there that it
+    found no file for, whatever model it is.
 
     `config` is a Hugging Face config.json, or a folder with one. `ep` is 1, or `tp` where the
     experts are spread whole. `dtype` is one of `DTYPES` in place of the file's. All linear layers
     of a model in fp8 are taken to be in fp8. Raises `InputError` for a model that is not known or
-    has no experts, and for slices that the engines refuse.
+    has nothing to look for, and for slices that the engines refuse.
     """
-    path, given = _read(config)
-    kind = str(given.get("model_type"))
-    if kind not in _MODELS:
-        raise _unknown_model_error(path, kind, given)
-    precision = _precision(path, given, dtype)
+    model = _read(config, engine, tp)
+    if log is not None:
+        return tuple(_asked_for(log, replace(model, ep=ep)))
+    family = _table().models.get(model.kind)
+    if family is None:
+        raise _unknown_model_error(model)
+    precision = _precision(model.path, model.given, dtype)
+    if not family.experts and precision.block_shape is None:
+        raise _unknown_model_error(model)
     if ep not in (1, tp):
         raise InputError(
             f"{ep} parts of experts on {tp} GPUs", remedy=f"--ep is 1 or, as --tp, {tp}"
         )
-    slices = Slices(path, tp, ep, precision.block_shape)
-    model = _validate(_MODELS[kind], path, given)
-    needed = [*model.experts(engine, slices, precision)]
-    layers = [*model.layers(engine, slices)]
+    model = replace(model, ep=ep, precision=precision)
+    needed = [*_experts(model, family)] if family.experts else []
+    assert model.keys, "heads are shared evenly"
     if block := precision.block_shape:
+        layers = model.layers()
         needed += [Needed(one.name, BlockFp8Key(one.n, one.k, block)) for one in layers]
     return tuple(dict.fromkeys(needed))
+
+
+def _asked_for(log: Path, model: _Model) -> Iterator[Needed]:
+    try:
+        lines = read_text(log).splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", path=log) from error
+    asked = keys_in("\n".join(line for line in lines if "file not found at" in line))
+    if not asked:
+        raise InputError(
+            "no line says that a config file was not found",
+            path=log,
+            remedy="name what the engine printed when it first ran the model without tuned files",
+        )
+    for key, down in asked:
+        layer = f"experts{', second product' * down}" if isinstance(key, MoeKey) else "linear layer"
+        yield Needed(layer, key, down, _axes(model) if isinstance(key, MoeKey) else ())
 
 
 def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, ...]:
@@ -271,31 +280,31 @@ def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, 
     Routers and the last one are among them, experts are not. Raises `InputError` for a model that
     is not known or not in bf16, and for slices that the engines refuse.
     """
-    path, given = _read(config)
-    kind = str(given.get("model_type"))
-    models: dict[str, type[_Model]] = {**_MODELS, **_DENSE}
-    if kind not in models:
-        known = f"known are {', '.join(models)}"
-        raise InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
-    named = (given.get(key) for key in _PYTHON_DTYPE)
-    dtype = next((str(one) for one in named if one is not None), "bfloat16")
-    if dtype != "bfloat16" or isinstance(given.get(_QUANTIZATION), dict):
+    model = _read(config, engine, tp)
+    families = {kind: one for kind, one in _table().models.items() if one.router is not None}
+    family = families.get(model.kind)
+    if family is None:
+        known = f"known are {', '.join(families)}"
+        raise InputError(f"model_type {model.kind!r} is not known", path=model.path, remedy=known)
+    dtype = _python_dtype(model.given)
+    if dtype != "bfloat16" or isinstance(model.given.get(_QUANTIZATION), dict):
         what = dtype if dtype != "bfloat16" else "quantized"
         raise InputError(
             f"weights are {what}: the engines read configs of invariant products in bf16 alone",
-            path=path,
+            path=model.path,
             remedy="name a config.json without quantization whose dtype is bfloat16",
         )
-    slices, model = Slices(path, tp, 1, None), _validate(models[kind], path, given)
-    layers = [*model.layers(engine, slices), *model.routers()]
-    if model.vocab_size:
+    layers = [*model.layers()]
+    if family.router:
+        layers.append(Layer("router", model.number(family.experts), model.hidden))
+    if vocabulary := model.number("vocab_size", 0):
         # Both engines pad it.
-        padded = -(-model.vocab_size // _VOCABULARY_STEP) * _VOCABULARY_STEP
-        layers.append(Layer("logits", slices.count(padded, "tokens", tp), model.hidden_size))
+        padded = -(-vocabulary // _VOCABULARY_STEP) * _VOCABULARY_STEP
+        layers.append(Layer("logits", model.share(padded, "tokens", tp), model.hidden))
     return tuple(layers)
 
 
-def _read(config: Path) -> tuple[Path, Mapping[str, Any]]:
+def _read(config: Path, engine: Engine, tp: int) -> _Model:
     """Read a config.json, or that of a folder; raise `InputError` where there is none."""
     path = config / CONFIG if config.is_dir() else config
     try:
@@ -309,66 +318,57 @@ def _read(config: Path) -> tuple[Path, Mapping[str, Any]]:
         ) from error
     if not isinstance(given, dict):
         raise InputError("is no object", path=path, remedy="name a model's config.json")
-    return path, given
+    kind, within = str(given.get("model_type")), ""
+    while place := next((name for name in _WITHIN if isinstance(given.get(name), dict)), None):
+        outer, given, within = given, given[place], f"{within}{place}."
+        # What the whole says of its weights holds for the text's.
+        about = ((key, outer.get(key)) for key in (_QUANTIZATION, *_PYTHON_DTYPE))
+        given = {**{key: said for key, said in about if said is not None}, **given}
+        named = str(given.get("model_type")).removesuffix("_text")
+        kind = named if named in _table().models else kind
+    return _Model(path, kind, given, within, engine, tp)
 
 
-def _unknown_model_error(path: Path, kind: str, given: Mapping[str, Any]) -> InputError:
-    known = f"known are {', '.join(_MODELS)}"
-    parts = [given]
+def _unknown_model_error(model: _Model) -> InputError:
+    models = _table().models.items()
+    known = f"known are {', '.join(kind for kind, one in models if one.experts)}"
+    parts: list[Mapping[str, Any]] = [model.given]
     for part in parts:
         if any("expert" in name or "moe" in name.split("_") for name in part):
-            return InputError(f"model_type {kind!r} is not known", path=path, remedy=known)
-        # A model of several kinds of data has one of text inside.
+            return InputError(
+                f"model_type {model.kind!r} is not known", path=model.path, remedy=known
+            )
         parts += [one for one in part.values() if isinstance(one, dict)]
     return InputError(
-        f"model_type {kind!r} has no experts, and is not known",
-        path=path,
+        f"model_type {model.kind!r} has no experts, and no weights in block fp8 that are known",
+        path=model.path,
         remedy=f"its linear layers are no Triton kernels unless they are in block fp8; {known}",
     )
 
 
-def _validate(model: type[_M], path: Path, given: Mapping[str, Any], within: str = "") -> _M:
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, (within, *first["loc"]) if within else first["loc"]))
-        found = "" if first["type"] == "missing" else f" is {first['input']!r}"
-        remedy = f"a config.json of {given.get('model_type')!r} has it"
-        if found:
-            remedy += ", as the model came with it: its counts and sizes are whole numbers"
-        raise InputError(
-            f"{name}{found}: {first['msg'].lower()}",
-            path=path,
-            remedy=_SAID if within else remedy,
-        ) from error
+# Strict, as transformers 5 is.
+_Count = Annotated[int, Field(strict=True, ge=1, lt=1 << 31)]
 
 
-class _Fp8(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    weight_block_size: tuple[_Count, _Count] | None = None
 
-
-class _Weights(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Weights(_Part):
     num_bits: int
     type: str
     strategy: str
     block_structure: tuple[_Count, _Count] | None = None
 
 
-class _WeightGroup(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _WeightGroup(_Part):
     weights: _Weights
 
 
-class _Compressed(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    config_groups: dict[str, _WeightGroup] = Field(min_length=1)
+class _Quantization(_Part):
+    quant_method: str = "None"
+    weight_block_size: tuple[_Count, _Count] | None = None
+    config_groups: dict[str, _WeightGroup] = {}
 
 
 def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Precision:
@@ -381,24 +381,33 @@ def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Preci
         return Precision(DTYPES[dtype])
     quantization = given.get(_QUANTIZATION)
     if not isinstance(quantization, dict):
-        named = (given.get(key) for key in _PYTHON_DTYPE)
-        name = next((str(one) for one in named if one is not None), "bfloat16")
+        name = _python_dtype(given)
         if name not in DTYPES:
             raise _no_files(path, name)
         return Precision(DTYPES[name])
-    method = str(quantization.get("quant_method"))
-    if method == "fp8":
-        return Precision(
-            "fp8_w8a8", _validate(_Fp8, path, quantization, _QUANTIZATION).weight_block_size
-        )
-    if method != "compressed-tensors":
-        raise _no_files(path, method)
-    groups = _validate(_Compressed, path, quantization, _QUANTIZATION).config_groups
-    weights = next(iter(groups.values())).weights
-    if len(groups) > 1 or (weights.num_bits, weights.type) != (8, "float"):
-        raise _no_files(path, f"{method} of {weights.num_bits}-bit {weights.type}")
+    try:
+        read = _Quantization.model_validate(quantization)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, (_QUANTIZATION, *first["loc"])))
+        found = "" if first["type"] == "missing" else f" is {first['input']!r}"
+        message = f"{name}{found}: {first['msg'].lower()}"
+        raise InputError(message, path=path, remedy=_SAID) from error
+    if read.quant_method == "fp8":
+        return Precision("fp8_w8a8", read.weight_block_size)
+    groups = [one.weights for one in read.config_groups.values()]
+    if read.quant_method != "compressed-tensors" or not groups:
+        raise _no_files(path, read.quant_method)
+    (weights, *others) = groups
+    if others or (weights.num_bits, weights.type) != (8, "float"):
+        raise _no_files(path, f"{read.quant_method} of {weights.num_bits}-bit {weights.type}")
     block = weights.block_structure if weights.strategy == "block" else None
     return Precision("fp8_w8a8", block, per_channel=weights.strategy == "channel")
+
+
+def _python_dtype(given: Mapping[str, Any]) -> str:
+    named = (given.get(key) for key in _PYTHON_DTYPE)
+    return next((str(one) for one in named if one is not None), "bfloat16")
 
 
 def _no_files(path: Path, what: str) -> InputError:
@@ -409,30 +418,31 @@ def _no_files(path: Path, what: str) -> InputError:
     )
 
 
-def _experts(
-    experts: int, width: int, engine: Engine, slices: Slices, precision: Precision, shared: int = 0
-) -> Iterator[Needed]:
+def _experts(model: _Model, family: _FamilyModel) -> Iterator[Needed]:
+    experts, width = model.number(family.experts), model.number(family.width)
+    precision = model.precision
     # Each block of an expert's weights has one scale, so even an uncut expert has whole ones.
     for block in precision.block_shape or ():
         if width % block:
             raise InputError(
                 f"experts are {width} wide, no multiple of the weights' blocks of {block}",
-                path=slices.path,
+                path=model.path,
                 remedy="neither engine runs this model",
             )
     key = MoeKey(
-        experts=slices.count(experts, "experts", slices.ep) + shared,
-        intermediate=slices.cut(width, "columns of an expert", slices.tp // slices.ep),
+        experts=model.share(experts, "experts", model.ep) + model.fused,
+        intermediate=model.cut(width, "columns of an expert", model.tp // model.ep),
         dtype=precision.dtype,
         block_shape=precision.block_shape,
         per_channel=precision.per_channel,
     )
-    yield Needed("experts", key)
-    if engine == "sglang":
-        yield Needed("experts, second product", key, down=True)
+    yield Needed("experts", key, axes=_axes(model))
+    if model.engine == "sglang":
+        yield Needed("experts, second product", key, down=True, axes=_axes(model))
 
 
-def _mlp(name: str, hidden: int, width: int, slices: Slices) -> Iterator[Layer]:
-    part = slices.cut(width, f"columns of the {name}", slices.tp)
-    yield Layer(f"{name}: gate, up", 2 * part, hidden)
-    yield Layer(f"{name}: down", hidden, part)
+def _axes(model: _Model) -> tuple[tuple[str, int], ...]:
+    # A shared expert among the experts has a route of its own.
+    routes = model.number("num_experts_per_tok", model.number("experts_per_token", 0))
+    routes += model.fused if routes else 0
+    return ("K", model.hidden), ("TOP_K", routes), ("EP", model.ep)

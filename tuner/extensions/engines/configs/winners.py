@@ -28,6 +28,7 @@ from tuner.extensions.engines.configs.files import (
     write_files,
 )
 from tuner.extensions.engines.configs.files import Config as EngineConfig
+from tuner.extensions.engines.configs.found import pipeline_bytes
 from tuner.extensions.engines.configs.origins import require_one_gpu, require_triton
 from tuner.extensions.engines.configs.products import (
     KERNEL,
@@ -41,6 +42,7 @@ from tuner.extensions.export.winners import Winners, winners_of
 from tuner.model.config import Config
 from tuner.model.errors import InputError, SessionError, WorkerError
 from tuner.model.expressions import Value
+from tuner.model.hardware import COMPUTE_CAPABILITIES, limits_for
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL
 from tuner.session.session import Session
@@ -48,7 +50,8 @@ from tuner.space.load import load_definition
 
 # Of a parameter that is the down projection's own.
 DOWN = "down_"
-BLOCK = (128, 128)
+# Of weights that can be tuned.
+BLOCKS = frozenset({(128, 128), (32, 32)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,25 @@ def differences(
     return tuple(told)
 
 
+def marks_of(made: Configs, engine: Engine) -> Iterator[str]:
+    """Say which rows of files other GPUs have too little shared memory for, as far as is known."""
+    for key, one in made.tables.items():
+        needed = [pipeline_bytes(row, key, engine) for row in one.own.values()]
+        limits = {
+            f"{major}.{minor}": limits_for((major, minor)).shared_bytes_per_block
+            for major, minor in COMPUTE_CAPABILITIES
+            if major >= 8
+        }
+        small = [name for name, limit in limits.items() if max(needed) > limit]
+        if small:
+            least = min(limits[name] for name in small)
+            rows = ", ".join(
+                str(t) for t, count in zip(one.own, needed, strict=True) if count > least
+            )
+            name = file_name(key, engine, made.gpu)
+            yield f"{name}: too large for GPUs of {', '.join(small)}: {rows} tokens"
+
+
 def installed_triton() -> str:
     """Name the release of Triton that is installed; raise `InputError` where none is."""
     try:
@@ -240,7 +262,8 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
     chosen, two = _Chosen(found, folder), operators.get("CONFIGS") == "two"
     for entry in found.dispatch.table.entries:
         best, axes = chosen.fastest(entry.workload), entry.workload.values
-        one, tokens = tables.setdefault(_KEYS[name](axes, operators), Tables(two)), axes["M"]
+        key, tokens = _KEYS[name](axes, operators), axes["M"]
+        one = tables.setdefault(key, Tables(two))
         if one.two != two:
             raise SessionError(
                 "has one config for both products where another session has two, or has two "
@@ -265,9 +288,9 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
             one.undecided[tokens] = f"the best is of {best.variants[0].candidate}, another kernel"
             continue
         values = chosen.config(best)
-        one.own[tokens] = _config(values, "")
+        one.own[tokens] = _config(values, "", key)
         if one.two:
-            one.down[tokens] = _config(values, DOWN)
+            one.down[tokens] = _config(values, DOWN, key)
 
 
 class _Chosen:
@@ -291,23 +314,30 @@ class _Chosen:
         return canonical(found, self._space).config
 
 
-def _config(values: Mapping[str, Value], prefix: str) -> EngineConfig:
+def _config(values: Mapping[str, Value], prefix: str, key: Key) -> EngineConfig:
     # BLOCK_SIZE_M is that of both products.
-    return {key: int(values.get(f"{prefix}{key}", values[key])) for key in CONFIG_KEYS}
+    config = {name: int(values.get(f"{prefix}{name}", values[name])) for name in CONFIG_KEYS}
+    if key.block_shape:  # the kernels here are launched with no more than a scale is for
+        config["BLOCK_SIZE_K"] = min(config["BLOCK_SIZE_K"], key.block_shape[1])
+    return config
 
 
 def _moe(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
-    if operators["WEIGHTS"] == "fp8_block":
-        return MoeKey(axes["E"], axes["N"], "fp8_w8a8", BLOCK)
-    return MoeKey(axes["E"], axes["N"])
+    if operators.get("WEIGHTS") == "bf16":
+        return MoeKey(axes["E"], axes["N"])
+    return MoeKey(
+        axes["E"], axes["N"], "fp8_w8a8", (128, 128) if "WEIGHTS" in operators else (32, 32)
+    )
 
 
 def _block_fp8(axes: Mapping[str, int], operators: Mapping[str, str]) -> Key:
-    return BlockFp8Key(axes["N"], axes["K"], BLOCK)
+    side = 32 if operators.get("SCALES") == "block32" else 128
+    return BlockFp8Key(axes["N"], axes["K"], (side, side))
 
 
 _KEYS: Mapping[str, Callable[[Mapping[str, int], Mapping[str, str]], Key]] = {
     "fused_moe": _moe,
+    "fused_moe_block32": _moe,
     "w8a8_block_fp8": _block_fp8,
 }
 

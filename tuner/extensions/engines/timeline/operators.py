@@ -39,7 +39,9 @@ class KernelModel(StrictModel):
     kind: str = Field(default="", description="what it is, where it is no operator")
     engine: str = Field(default="", description="whose kernel it is")
     choices: dict[str, str] = Field(default={}, description="what the name says of the choices")
-    part: bool = Field(default=False, description="true for a further kernel of a call")
+    launches: int = Field(
+        default=1, ge=0, description="how many are one call, 0 for none of its own"
+    )
 
 
 class TableModel(StrictModel):
@@ -52,7 +54,8 @@ class TableModel(StrictModel):
 class Label:
     """What one launch is: an operator that can be tuned, or a kind of work.
 
-    `workload` is None where the shapes are not known; `part` marks the further kernels of a call.
+    `workload` is None where the shapes are not known. So many `launches` are one call, 0 where it
+    is a further kernel of one.
     """
 
     operator: str = ""
@@ -60,7 +63,7 @@ class Label:
     engine: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     workload: Workload | None = None
-    part: bool = False
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Rules:
             called,
             engine=named.engine,
             choices=called.choices or (named.choices if same else ()),
-            part=not same or named.part,
+            launches=named.launches if same else 0,
         )
 
     def _by_name(self, name: str) -> Label:
@@ -140,7 +143,7 @@ class Rules:
             operator = model.operator or found.groupdict().get("operator", "")
             choices = tuple(sorted(model.choices.items()))
             kind = "" if operator else model.kind
-            return Label(operator, kind, model.engine, choices, part=model.part)
+            return Label(operator, kind, model.engine, choices, launches=model.launches)
         return Label()
 
 

@@ -48,8 +48,7 @@ AGAIN = (
 )
 GPU_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _HOST_LAUNCH = frozenset({"cuda_runtime", "cuda_driver"})
-_BLANKS = " \t\n\r"
-_BLANK = re.compile(f"[{_BLANKS}]*")
+_BLANK = re.compile(r"[ \t\n\r]*")
 
 Time = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -188,7 +187,7 @@ class _Told(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class _Details(_Told):
+class _Launched(_Told):
     external: int | None = Field(None, alias="External id")
     correlation: int | None = None
     device: int = 0
@@ -202,28 +201,20 @@ class _Work(_Told):
     ts: Time
     dur: Annotated[Time, Field(ge=0)]
     pid: int | str | None = None
-    args: _Details = _Details.model_construct()
+    args: _Launched = _Launched.model_construct()
 
 
-class _Inputs(_Told):
+class _Called(_Told):
     external: int | None = Field(None, alias="External id")
+    correlation: int | None = None
     dims: list[object] = Field([], alias="Input Dims")
     values: list[object] = Field([], alias="Concrete Inputs")
     types: list[str] = Field([], alias="Input type")
 
 
-class _Operator(_Told):
-    name: str
-    args: _Inputs = _Inputs.model_construct()
-
-
-class _HostDetails(_Told):
-    correlation: int | None = None
-
-
 class _HostCall(_Told):
     name: str = ""
-    args: _HostDetails = _HostDetails.model_construct()
+    args: _Called = _Called.model_construct()
 
 
 class _Events:
@@ -257,7 +248,7 @@ class _Events:
             )
             self._works.append((launch, details.external, details.correlation))
         elif category == "cpu_op":
-            self._add_operator(_Operator.model_validate(event))
+            self._add_operator(_HostCall.model_validate(event))
         elif category in _HOST_LAUNCH:
             host = _HostCall.model_validate(event)
             if "GraphLaunch" in host.name and host.args.correlation is not None:
@@ -277,7 +268,7 @@ class _Events:
             else:
                 yield launch
 
-    def _add_operator(self, operator: _Operator) -> None:
+    def _add_operator(self, operator: _HostCall) -> None:
         key = operator.args.external
         if key is None:
             return
@@ -330,13 +321,10 @@ class _Text:
     def peek(self) -> str:
         """Skip blanks and return the next character, "" at the end."""
         while True:
-            found = self._text[self._at : self._at + 1]
-            if found and found not in _BLANKS:
-                return found
-            blank = _BLANK.match(self._text, self._at)
-            self._at = blank.end() if blank else self._at
-            if self._at == len(self._text) and not self._more(PIECE):
-                return ""
+            if blank := _BLANK.match(self._text, self._at):
+                self._at = blank.end()
+            if self._at < len(self._text) or not self._more(PIECE):
+                return self._text[self._at : self._at + 1]
 
     def take(self, wanted: str) -> str:
         """Take one of the wanted characters; raise `ValueError` for another."""

@@ -6,15 +6,19 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os.path import relpath
+from pathlib import Path
 
-from tuner.extensions.engines.timeline.operators import UNKNOWN, Label
+from tuner.extensions.engines.timeline.operators import UNKNOWN, Label, rules
+from tuner.extensions.engines.timeline.read import read
 from tuner.extensions.engines.timeline.trace import TracedLaunch, base_name
 from tuner.model.errors import ExpressionError, InputError
 from tuner.model.kernel import Workload
-from tuner.model.statistics import floor_us
+from tuner.model.statistics import Interval, floor_us
 from tuner.space.load import Definition, workload_from_text
 
 NAME_LENGTH = 40
+# Axes that a shape has in no file's name: of these a model runs with many, or no trace says them.
+OF_STEPS = frozenset({"M", "EP"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +32,26 @@ class KernelUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest that a session compared with what production calls: a config, or a peer.
+
+    `speedup` is over that, or over the baseline where nobody said what production calls.
+    """
+
+    name: str
+    us: float
+    speedup: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """What belongs together: an operator on one workload, or a kind of other work.
 
     `calls` counts the operator's calls where that is known, else launches. `floor_us` is the
     least that its bytes take, and `at_most` the share of all kernel time that a kernel as fast as
-    that would save: both None where the workload or the bandwidth is not known.
+    that would save: both None where the workload or the bandwidth is not known. `best` is what
+    sessions know of it, `after_us` what a call takes in a trace of afterwards.
     """
 
     label: Label
@@ -42,6 +60,8 @@ class Row:
     us: float
     share: float
     floor_us: float | None = None
+    best: Best | None = None
+    after_us: float | None = None
 
     @property
     def name(self) -> str:
@@ -51,6 +71,13 @@ class Row:
     @property
     def per_call_us(self) -> float:
         return self.us / self.calls
+
+    @property
+    def gained(self) -> float | None:
+        """The share of all kernel time that was saved since."""
+        if self.after_us is None or not self.us:
+            return None
+        return self.share * (1.0 - self.after_us / self.per_call_us)
 
     @property
     def at_most(self) -> float | None:
@@ -79,13 +106,12 @@ def rows_of(
     """Sum launches up, the largest share first; shares are of the sum of all their times."""
     uses: dict[object, dict[tuple[str, object], KernelUse]] = {}
     kinds: dict[object, Label] = {}
-    parts: set[str] = set()
+    launches_of: dict[str, int] = {}
     for launch, label in launches:
-        whole = replace(label, part=False)
+        whole = replace(label, launches=1)
         group = (whole, launch.name if label.kind == UNKNOWN else "")
         kinds[group] = whole
-        if label.part:
-            parts.add(launch.name)
+        launches_of[launch.name] = label.launches
         of_group = uses.setdefault(group, {})
         key = launch.name, launch.grid
         used = of_group.get(key) or KernelUse(launch.name, launch.grid, 0, 0.0)
@@ -96,7 +122,7 @@ def rows_of(
         label = kinds[name]
         kernels = sorted(by_grid.values(), key=lambda use: -use.us)
         us = sum(use.us for use in kernels)
-        calls = sum(use.calls for use in kernels if use.name not in parts)
+        calls = sum(use.calls // n for use in kernels if (n := launches_of[use.name]))
         least_us = None
         if (known := spaces.get(label.operator)) and label.workload is not None and gbps:
             with suppress(ExpressionError):
@@ -145,6 +171,19 @@ def stated_workloads(texts: Iterable[str], spaces: Mapping[str, Definition]) -> 
 def without_shapes(rows: Iterable[Row]) -> tuple[Row, ...]:
     """List the rows of operators whose workload is not known."""
     return tuple(row for row in rows if row.label.operator and row.label.workload is None)
+
+
+def traffic_of(traces: Iterable[Path]) -> dict[tuple[str, frozenset[str]], float]:
+    """Sum how long operators run in traces with shapes, whatever the number of tokens is."""
+    took: dict[tuple[str, frozenset[str]], float] = {}
+    for path in traces:
+        for launch in read(path).launches:
+            label = rules().label(launch)
+            if label.workload is not None:
+                axes = ((axis, size) for axis, size in label.workload.axes if axis not in OF_STEPS)
+                shape = label.operator, frozenset(f"{axis}={size}" for axis, size in axes)
+                took[shape] = took.get(shape, 0.0) + launch.us
+    return took
 
 
 def short(name: str) -> str:

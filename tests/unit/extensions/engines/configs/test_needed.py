@@ -11,11 +11,21 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_configs import BLOCKS, DEEPSEEK_V3, MIXTRAL, write_config
+from model_configs import (
+    BLOCKS,
+    DEEPSEEK_V3,
+    GLM_4_5,
+    GPT_OSS,
+    KIMI_K2,
+    MIXTRAL,
+    QWEN3_NEXT,
+    QWEN3_VL,
+    write_config,
+)
 
 from tuner.extensions.engines import fleet_command
 from tuner.extensions.engines.configs.files import ENGINES, BlockFp8Key, MoeKey
-from tuner.extensions.engines.configs.needed import DTYPES, needed_configs
+from tuner.extensions.engines.configs.needed import DTYPES, _table, needed_configs
 from tuner.model.errors import InputError
 
 MODELS = Path(__file__).parents[5] / "benchmarks" / "models"
@@ -58,6 +68,85 @@ def test_deepseeks_shared_expert_is_one_of_sglangs_experts(tmp_path: Path) -> No
     assert keys(path, "vllm", tp=8)[0] == MoeKey(256, 256, *FP8)
     older = write_config(tmp_path, DEEPSEEK_V3, model_type="deepseek_v2", architectures=["V2"])
     assert keys(older, "sglang", tp=8)[0] == MoeKey(256, 256, *FP8)
+
+
+@pytest.mark.parametrize(
+    ("model", "cut", "sglang", "vllm", "routes"),
+    [
+        (KIMI_K2, {"tp": 8}, MoeKey(384, 256, *FP8), MoeKey(384, 256, *FP8), 8),
+        (KIMI_K2, {"tp": 8, "ep": 8}, MoeKey(48, 2048, *FP8), MoeKey(48, 2048, *FP8), 8),
+        # The shared expert is one of SGLang's experts unless these are spread over GPUs.
+        (GLM_4_5, {"tp": 8}, MoeKey(161, 192), MoeKey(160, 192), 9),
+        (GLM_4_5, {"tp": 8, "ep": 8}, MoeKey(20, 1536), MoeKey(20, 1536), 8),
+        (QWEN3_NEXT, {"tp": 2}, MoeKey(513, 256, *FP8), MoeKey(512, 256, *FP8), 11),
+        (QWEN3_NEXT, {"tp": 2, "ep": 2}, MoeKey(257, 512, *FP8), MoeKey(256, 512, *FP8), 11),
+        (GPT_OSS, {"dtype": "bfloat16"}, MoeKey(128, 2880), MoeKey(128, 2880), 4),
+        (QWEN3_VL, {}, MoeKey(128, 768, *FP8), MoeKey(128, 768, *FP8), 8),
+    ],
+)
+def test_newer_models_experts_are_found_by_what_their_engines_count(
+    tmp_path: Path, model: Any, cut: Any, sglang: MoeKey, vllm: MoeKey, routes: int
+) -> None:
+    path = write_config(tmp_path, model)
+    first = needed_configs(path, "sglang", **cut)[0]
+    width = model.get("text_config", model)["hidden_size"]
+    axes = {"K": width, "TOP_K": routes, "EP": cut.get("ep", 1)}
+    assert (first.key, dict(first.axes)) == (sglang, axes)
+    assert keys(path, "vllm", **cut)[0] == vllm
+
+
+def test_layers_with_a_state_have_products_of_their_own(tmp_path: Path) -> None:
+    needed = needed_configs(write_config(tmp_path, QWEN3_NEXT), "vllm")
+    linear = {one.layer: one.key for one in needed if isinstance(one.key, BlockFp8Key)}
+    assert {layer: (key.n, key.k) for layer, key in linear.items()} == {
+        # Queries have a gate of their size.
+        "attention: q, k, v": ((2 * 16 + 2 * 2) * 256, 2048),
+        "attention: out": (2048, 4096),
+        "linear attention: q, k, v, z": (2 * (2048 + 4096), 2048),
+        "linear attention: out": (2048, 4096),
+        "shared experts: gate, up": (1024, 2048),
+        "shared experts: down": (2048, 512),
+    }
+
+
+def test_a_model_without_experts_in_block_fp8_has_linear_layers_alone(tmp_path: Path) -> None:
+    dense = json.loads((MODELS / "llama-3-8b.json").read_text())
+    path = write_config(tmp_path, dense, quantization_config={**BLOCKS})
+    assert [type(one) for one in keys(path)] == [BlockFp8Key] * 4
+    small = {**BLOCKS, "weight_block_size": [32, 32]}
+    path = write_config(tmp_path, MIXTRAL, quantization_config=small)
+    assert keys(path)[:2] == [
+        MoeKey(8, 14336, "fp8_w8a8", (32, 32)),
+        BlockFp8Key(6144, 4096, (32, 32)),
+    ]
+
+
+def test_what_is_wrong_within_the_text_is_named_with_its_place(tmp_path: Path) -> None:
+    text = {**QWEN3_VL["text_config"], "num_experts": "128"}
+    path = write_config(tmp_path, QWEN3_VL, text_config=text)
+    with pytest.raises(InputError, match=r"config.json: text_config.num_experts is '128'") as told:
+        keys(path)
+    assert "whole numbers" in str(told.value.remedy)
+
+
+WARNINGS = (
+    "[2026] Using default MoE kernel config. Performance might be sub-optimal! Config file not "
+    "found at /x/E=33,N=512,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json, "
+    "you can\n[2026] Using default W8A8 Block FP8 kernel config. Performance might be sub-optimal! "
+    "Config file not found at /y/N=576,K=2048,device_name=NVIDIA_H200,dtype=fp8_w8a8,"
+    "block_shape=[128, 128].json\nUsing MoE kernel config from /x/E=1,N=2,device_name=H.json.\n"
+)
+
+
+def test_an_engine_s_log_says_what_it_lacks_whatever_the_model_is(tmp_path: Path) -> None:
+    path = write_config(tmp_path, MIXTRAL, model_type="unheard", num_experts_per_tok=6)
+    (log := tmp_path / "log").write_text(WARNINGS)
+    first, second = needed_configs(path, "sglang", log=log)
+    assert (first.key, dict(first.axes)["TOP_K"]) == (MoeKey(33, 512, *FP8), 6)
+    assert second.key == BlockFp8Key(576, 2048)
+    log.write_text("all is well")
+    with pytest.raises(InputError, match="no line says that a config file was not found"):
+        needed_configs(path, "sglang", log=log)
 
 
 def test_linear_layers_in_block_fp8_have_files_of_their_own(tmp_path: Path) -> None:
@@ -285,6 +374,11 @@ def test_any_config_is_read_or_refused(
     for engine in ENGINES:
         with suppress(InputError):
             assert needed_configs(path, engine, tp=tp)
+
+
+def test_models_are_built_of_parts_that_the_table_has() -> None:
+    table = _table()
+    assert {part for one in table.models.values() for part in one.parts} == {*table.parts}
 
 
 def test_the_command_offers_the_same_dtypes() -> None:

@@ -21,13 +21,17 @@ from tuner.model.kernel import Workload
 from tuner.space.load import load_definition
 
 ROOT = Path(__file__).parents[5]
-KERNELS = sorted(path.stem for path in (ROOT / "kernels" / "sglang").glob("*.cu"))
+TRITON = ("fused_moe", "w8a8_block_fp8")
+KERNELS = sorted([*TRITON, *(path.stem for path in (ROOT / "kernels" / "sglang").glob("*.cu"))])
 FLASHINFER = (
     "void flashinfer::activation::act_and_mul_kernel<__nv_bfloat16, &(float gelu<float>())>"
 )
 
 # As profilers write them, and what they are.
 NAMED = {
+    "fused_moe_kernel": "fused_moe",
+    "_w8a8_block_fp8_matmul": "w8a8_block_fp8",
+    "_w8a8_triton_block_scaled_mm": "w8a8_block_fp8",
     NORM: "fused_add_rmsnorm",
     "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(...)": "fused_add_rmsnorm",
     "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(...)": "fused_add_rmsnorm",
@@ -65,7 +69,7 @@ KINDS = {
     "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<...>>(...)": "GEMM",
     ATTENTION: "attention",
     "void flash::prepare_varlen_num_blocks_kernel<1, true>(...)": "attention",
-    "fused_moe_kernel": "GEMM of experts",
+    "grouped_gemm_kernel": "GEMM of experts",
     "void flashinfer::norm::FusedAddRMSNormQuantKernel<8u>(...)": "norm with quantization",
     "void vllm::rms_norm_static_fp8_quant_kernel<c10::BFloat16>(...)": "norm with quantization",
     "void (anonymous namespace)::fused_qknorm_warp<128l, true>(...)": "norm of queries and keys",
@@ -102,6 +106,7 @@ def test_every_operator_can_be_found_by_name_and_by_call() -> None:
     table = rules()
     # Engines have two launches for what these do, or a call whose sizes say nothing of the lengths.
     unnamed = {"decode_attention", "gate_up_silu", "gemm_invariant", "linear_add_rmsnorm"}
+    unnamed |= {"w8a8_block_fp8"}
     assert sorted(unnamed | {one.operator for one in table.calls}) == KERNELS
     assert sorted(set(NAMED.values())) == KERNELS
 
@@ -208,8 +213,17 @@ def test_where_a_call_cannot_say_its_choice_the_kernels_name_does() -> None:
 
 def test_another_kernel_inside_a_known_call_is_a_part_of_it() -> None:
     call = Call("_C::silu_and_mul", ((3, 8), (3, 16)))
-    assert rules().label(launch("Memset", call)).part
-    assert not rules().label(launch("void vllm::act_and_mul_kernel<silu>()", call)).part
+    assert rules().label(launch("Memset", call)).launches == 0
+    assert rules().label(launch("void vllm::act_and_mul_kernel<silu>()", call)).launches == 1
+
+
+def test_the_experts_gemms_are_one_operator_of_two_launches() -> None:
+    shapes = ((5, 64), (8, 96, 64), (8, 64, 48), (5, 2), (5, 2))
+    call = Call("sglang::inplace_fused_experts", shapes, types=("", "c10::Float8_e4m3fn"))
+    label = rules().label(launch("fused_moe_kernel", call))
+    assert (label.operator, label.launches) == ("fused_moe", 2)
+    assert label.choices == (("WEIGHTS", "fp8_block"),)
+    assert label.workload == Workload.of({"M": 5, "E": 8, "N": 48, "K": 64, "TOP_K": 2, "EP": 1})
 
 
 def test_a_replay_has_the_shapes_of_the_same_kernel_and_grid_elsewhere(tmp_path: Path) -> None:

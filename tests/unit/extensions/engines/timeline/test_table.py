@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from timelines import kernel, operator, torch_trace
 
 from tuner.extensions.engines.timeline.operators import Label
 from tuner.extensions.engines.timeline.table import (
@@ -12,6 +13,7 @@ from tuner.extensions.engines.timeline.table import (
     commands_of,
     rows_of,
     stated_workloads,
+    traffic_of,
     without_shapes,
 )
 from tuner.extensions.engines.timeline.trace import TracedLaunch
@@ -80,7 +82,7 @@ def test_without_a_bandwidth_there_is_no_floor() -> None:
 
 
 def test_the_parts_of_a_call_take_time_and_are_no_calls() -> None:
-    part = Label("rmsnorm", "", part=True)
+    part = Label("rmsnorm", "", launches=0)
     (row,) = rows(("main", 3.0, Label("rmsnorm", "")), ("part", 1.0, part), ("part", 1.0, part))
     assert (row.calls, row.per_call_us) == (1, 5.0)
 
@@ -97,6 +99,22 @@ def test_a_command_has_all_workloads_of_its_operator_and_the_most_to_gain_is_fir
         (norm, "--operator", "GEMMA=true", "--workload", "T=1,H=4096"),
         (activation, "--workload", "T=1024,D=14336", "--workload", "T=64,D=14336"),
     ]
+
+
+def test_the_traffic_of_traces_is_how_long_shapes_take_whatever_the_tokens_are(
+    tmp_path: Path,
+) -> None:
+    events = []
+    for number, tokens in enumerate((4, 64)):
+        dims = [[tokens, 2048], [128, 384, 2048], [128, 2048, 192], [tokens, 8], [tokens, 8]]
+        types = {"Input type": ["c10::BFloat16"] * 5}
+        events.append(operator(number, "sglang::inplace_fused_experts", dims, **types))
+        for gemm in range(2):
+            start_us = 100.0 * number + 10 * gemm
+            events.append(kernel("fused_moe_kernel", start_us, 5.0, external=number))
+    trace = torch_trace(tmp_path / "trace.json", events)
+    shape = frozenset({"E=128", "N=192", "K=2048", "TOP_K=8"})
+    assert traffic_of([trace, trace]) == {("fused_moe", shape): 40.0}
 
 
 def test_operators_without_shapes_are_listed_and_have_no_command() -> None:

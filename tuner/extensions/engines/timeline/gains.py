@@ -1,0 +1,164 @@
+"""What the best that sessions know of would give to a step, and what it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import hypot
+from pathlib import Path
+
+from tuner.device.recorded.known_gpus import known_gpu
+from tuner.dispatch.evidence import evidence, find_wrong_variants, split
+from tuner.extensions.engines.timeline.operators import Label
+from tuner.extensions.engines.timeline.table import Best, Row
+from tuner.extensions.engines.timeline.trace import Trace
+from tuner.model.errors import InputError
+from tuner.model.kernel import Workload
+from tuner.model.statistics import cost_us, paired_interval, unpaired_interval
+from tuner.session.session import Session
+from tuner.session.store import DATABASE
+from tuner.space.choices import chosen_operators
+from tuner.space.load import Definition
+
+# Choices of how a kernel is tuned: a step has its own.
+_HOW = frozenset({"ROUTING", "CONFIGS"})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBest:
+    """A session's best, and what it is of."""
+
+    operator: str
+    choices: Mapping[str, str]
+    workload: Workload
+    best: Best
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A share of a time that is saved, and the bounds of its interval."""
+
+    share: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Gain:
+        return Gain(self.share * factor, self.low * factor, self.high * factor)
+
+
+def known_bests(folders: Iterable[Path], gpu: str) -> tuple[KnownBest, ...]:
+    """Collect the best of each workload from sessions, or folders of them, on this GPU.
+
+    Raises `InputError` where a folder has none.
+    """
+    known: list[KnownBest] = []
+    for folder in folders:
+        count = len(known)
+        for database in sorted(folder.rglob(DATABASE)):
+            with Session.open(database.parent, read_only=True) as session:
+                device = session.environment.get("device", "")
+                if device == gpu or (known_gpu(gpu) and known_gpu(device) == known_gpu(gpu)):
+                    known += _bests_in(session)
+        if len(known) == count:
+            raise InputError(
+                f"no session in it compared anything on {gpu or 'the GPU of the trace'}",
+                path=folder,
+                remedy="name the folder of a finished session, or one that such lie in",
+            )
+    return tuple(known)
+
+
+def _bests_in(session: Session) -> Iterator[KnownBest]:
+    config, seed = session.manifest.config, session.manifest.config.seed
+    wrong = find_wrong_variants(session.trials(stage=None), session.checks())
+    comparisons = {one.workload: one for one in session.comparisons()}
+    for workload, ours in evidence(comparisons.values(), wrong, seed).items():
+        one = comparisons[workload]
+        _, rounds = split(one)
+        production = one.column(one.production) if one.production in one.peers else 0
+        interval = paired_interval if one.paired else unpaired_interval
+        bests = []
+        if ours:
+            side = ours[0].production or ours[0]
+            bests.append(Best("config", ours[0].time_us, side.speedup, side.interval))
+        for peer in one.peers:
+            if (at := one.column(peer)) != production:
+                today_us, peer_us = (
+                    tuple(row[place] for row in rounds) for place in (production, at)
+                )
+                bests.append(Best(peer, cost_us(peer_us), *interval(today_us, peer_us, seed)))
+        if bests:
+            best = max(bests, key=lambda found: found.speedup)
+            yield KnownBest(session.manifest.kernel, config.operators, workload, best)
+
+
+def best_for(
+    label: Label, known: Iterable[KnownBest], spaces: Mapping[str, Definition]
+) -> Best | None:
+    """Find what is the fastest for an operator with these choices and this workload."""
+
+    def complete(choices: Mapping[str, str]) -> dict[str, str]:
+        space = spaces.get(label.operator)
+        every = chosen_operators(space.spec, choices) if space else choices
+        return {name: value for name, value in every.items() if name not in _HOW}
+
+    if label.workload is None:
+        return None
+    wanted, own = label.workload.values, complete(dict(label.choices))
+    fitting = (
+        one.best
+        for one in known
+        if one.operator == label.operator
+        and one.workload.values == wanted
+        and complete(one.choices) == own
+    )
+    return max(fitting, key=lambda best: best.speedup, default=None)
+
+
+def predicted_gain(row: Row) -> Gain | None:
+    """Say what share of all kernel time the best for a row would save, nothing where it loses."""
+    if row.best is None:
+        return None
+    values = (row.best.speedup, *row.best.interval)
+    share, low, high = (row.share * max(0.0, 1.0 - 1.0 / value) for value in values)
+    return Gain(share, low, high)
+
+
+def step_gain(rows: Iterable[Row], trace: Trace) -> Gain | None:
+    """Add up what the rows' bests would save of the step; errors are independent of each other.
+
+    What runs beside other work saves the step less, by the share of all that does.
+    """
+    gains = [gain for row in rows if (gain := predicted_gain(row)) is not None]
+    if not gains or not trace.span_us:
+        return None
+    share = sum(gain.share for gain in gains)
+    low = share - hypot(*(gain.share - gain.low for gain in gains))
+    high = share + hypot(*(gain.high - gain.share for gain in gains))
+    return Gain(share, low, high).times(trace.busy_us / trace.span_us)
+
+
+def with_after(rows: Sequence[Row], after: Sequence[Row]) -> tuple[Row, ...]:
+    """Set beside each row how long a call takes in a trace of afterwards, whoever's it is."""
+
+    def place(row: Row) -> object:
+        label = row.label
+        return (label.operator, label.workload) if label.operator else row.name
+
+    taken = {place(row): row for row in reversed(after)}
+    found = ((row, taken.get(place(row))) for row in rows)
+    return tuple(
+        replace(row, after_us=later.per_call_us if later else None) for row, later in found
+    )
+
+
+def measured_gain(
+    rows: Sequence[Row], trace: Trace, after: Sequence[Row], later: Trace
+) -> float | None:
+    """Say what share of a step was saved: of one, as traces may have several.
+
+    How many more there are afterwards the calls of what takes longest say; None where it has none.
+    """
+    calls = {row.name: row.calls for row in reversed(after)}
+    steps = next((calls[row.name] / row.calls for row in rows if row.name in calls), None)
+    return None if steps is None else 1.0 - later.span_us / steps / trace.span_us
