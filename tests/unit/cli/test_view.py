@@ -127,6 +127,16 @@ def test_the_live_table_leaves_room_for_numbers_beside_many_axes() -> None:
     assert "a_long_name" not in text(target)
 
 
+def test_a_narrow_live_table_has_fewer_columns_and_clips_none() -> None:
+    target = console(width=40)
+    target.print(view.live_table(snapshot(65.0, done=8, remaining_s=30.0), rows=10, width=40))
+    shown = text(target)
+    assert "best us" in shown
+    assert "2.00x" in shown
+    assert "baseline" not in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+
+
 def test_the_live_table_of_a_phase_without_a_current_workload_is_drawn_too() -> None:
     target = console()
     target.print(view.live_table(snapshot(phase="done", current=None), rows=1))
