@@ -266,7 +266,9 @@ def pace(progress: Progress) -> tuple[str, ...]:
     """Describe rate and time left of the search, as far as they are known."""
     if progress.phase != "search":
         return ()
-    rate = f"{progress.trials_per_second:.1f} trials/s" if progress.trials_per_second else ""
+    rate = ""
+    if a_second := progress.trials_per_second:
+        rate = f"{a_second:.1f} trials/s" if a_second >= 1 else f"{60 * a_second:.1f} trials/min"
     left = "" if progress.remaining_s is None else f"{duration(progress.remaining_s)} left"
     return tuple(part for part in (rate, left) if part)
 
