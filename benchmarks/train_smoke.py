@@ -2,7 +2,7 @@
 
     python benchmarks/train_smoke.py SESSION --kernel KERNEL [--device cuda] [--out FILE]
 
-Needs `kernel-tune[train]`. The rounds are exported as `tune export` does and read by `datasets`.
+Needs `trl` and `datasets`. The rounds are exported as `tune export` does and read by `datasets`.
 The model is tiny and randomly initialised, its tokenizer made from the rows: nothing is fetched.
 It learns nothing; what is shown is that TRL takes the files, masks all but the model's own words,
 and calls the reward with kernels that are measured. Such a model writes no template, so each group

@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of the tests' own."""
-    pytest.importorskip("psycopg", reason="needs psycopg: pip install '.[postgresql]'")
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install -e '.[postgresql]'")
     folder = programs()
     if folder is None:
         pytest.skip("needs a PostgreSQL server: apt-get install postgresql")

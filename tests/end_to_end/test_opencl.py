@@ -203,7 +203,7 @@ def test_what_is_not_for_opencl_and_what_is_not_there_is_one_error(
     monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
     done = tune("kernels/doubled.cl")
     assert "no OpenCL platform was found" in done.stderr or "pyopencl is not" in done.stderr
-    assert_refused(done, "pip install '.[opencl]'")
+    assert_refused(done, "pip install -e '.[opencl]'")
     Path("search_spaces/doubled.cl.yaml").unlink()
     assert_refused(tune("kernels/doubled.cl"), "write one, for none is drafted for OpenCL")
 

@@ -29,7 +29,7 @@ def opens_first_device() -> bool:
 
 needs_opencl = pytest.mark.skipif(
     not list_devices() or not opens_first_device(),
-    reason="needs an OpenCL platform that compiles for this processor: pip install '.[opencl]'",
+    reason="needs an OpenCL platform that compiles for this processor: pip install -e '.[opencl]'",
 )
 RUN_TIMEOUT_S = 5.0
 SCALED = """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import configparser
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import tuner
 
@@ -46,3 +49,33 @@ def test_the_site_has_every_page_once(tmp_path: Path) -> None:
     named = [line.split()[-1] for line in listed]
     assert sorted(named) == sorted(made)
     assert "| `--searcher SEARCHER` |" in (tmp_path / "pages/options.md").read_text()
+
+
+def test_what_installs_an_extra_names_one_and_leaves_the_checkout_installed() -> None:
+    """Without `-e` a copy of that day would take the place of the checkout in `.venv`."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tuner").rglob("*.py")]
+    commands = [
+        command
+        for page in pages
+        for command in re.findall(r"pip install (\S* ?'\.\[\w+\]')", page.read_text("utf-8"))
+    ]
+    assert len(commands) > 8
+    extras = SETUP["options.extras_require"]
+    assert {c for c in commands if c not in {f"-e '.[{extra}]'" for extra in extras}} == set()
+
+
+@pytest.mark.parametrize(
+    ("config", "fetched"), [("global.index-url='https://mine'", False), ("", True)]
+)
+def test_uv_is_fetched_unless_pip_is_told_of_another_index(
+    tmp_path: Path, config: str, fetched: bool
+) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\ncase "$*" in *config*) echo "{config}" ;; esac\n')
+    python.chmod(0o755)
+    script = f"source {ROOT}/scripts/environment; venv=$0; find_uv"
+    words = ["/bin/bash", "-c", script, tmp_path]
+    ran = subprocess.run(words, capture_output=True, text=True, env={"PATH": "/bin"}, check=False)
+    assert (ran.returncode == 0) == fetched
+    assert ran.stdout == (f"{tmp_path}/.uv/bin/uv\n" if fetched else "")

@@ -45,6 +45,7 @@ LOOK_S = 0.5
 FRAME_LINES = 5
 # Of a workload's name in the live table, which has one line for it.
 MOST_WORKLOAD_CHARS = 40
+NARROW_CHARS = 64
 
 
 class View:
@@ -188,7 +189,7 @@ class LiveView(View):
         shown = [line for line in (self._note, self._wait) if line]
         rows = max(1, self._console.height - FRAME_LINES - len(shown))
         lines = (Text(line, overflow="ellipsis", no_wrap=True) for line in shown)
-        return Group(live_table(self._progress, rows=rows), *lines)
+        return Group(live_table(self._progress, rows=rows, width=self._console.width), *lines)
 
 
 class PlainView(View):
@@ -261,7 +262,9 @@ def pace(progress: Progress) -> tuple[str, ...]:
     """Describe rate and time left of the search, as far as they are known."""
     if progress.phase != "search":
         return ()
-    rate = f"{progress.trials_per_second:.1f} trials/s" if progress.trials_per_second else ""
+    rate = ""
+    if a_second := progress.trials_per_second:
+        rate = f"{a_second:.1f} trials/s" if a_second >= 1 else f"{60 * a_second:.1f} trials/min"
     left = "" if progress.remaining_s is None else f"{duration(progress.remaining_s)} left"
     return tuple(part for part in (rate, left) if part)
 
@@ -282,8 +285,11 @@ def duration(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else formatting.seconds(whole)
 
 
-def live_table(progress: Progress, *, rows: int) -> RenderableType:
-    """Draw at most `rows` workloads, those around the current one, and the run's summary."""
+def live_table(progress: Progress, *, rows: int, width: int = 80) -> RenderableType:
+    """Draw at most `rows` workloads, those around the current one, and the run's summary.
+
+    In a narrow `width`, columns are left out rather than clipped.
+    """
     table = Table(
         title=f"{progress.kernel} on {progress.device}",
         title_justify="left",
@@ -292,23 +298,26 @@ def live_table(progress: Progress, *, rows: int) -> RenderableType:
         pad_edge=False,
     )
     table.add_column("workload", no_wrap=True, max_width=MOST_WORKLOAD_CHARS)
-    for name in ("baseline us", "best us", "speedup", "trials"):
+    wide = width >= NARROW_CHARS
+    for name in ("baseline us", "best us", "speedup", "trials") if wide else ("best us", "speedup"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("by status", ratio=1)
+    if wide:
+        table.add_column("by status", ratio=1)
     listed = [one.workload for one in progress.workloads]
     shared = formatting.shared_axes(listed)
     current = listed.index(progress.current) if progress.current in listed else 0
     start = min(max(0, current - rows // 2), max(0, len(listed) - rows))
     shown = progress.workloads[start : start + rows]
     for workload in shown:
-        times = (workload.baseline_us, workload.best_us)
+        baseline_us, best_us = (
+            "" if us is None else f"{us:.2f}" for us in (workload.baseline_us, workload.best_us)
+        )
+        trials = f"{workload.done}/{workload.budget}" if workload.budget else ""
+        cells = (best_us, speedup(workload))
         name = formatting.pairs(formatting.without(workload.workload.values, shared))
         table.add_row(
             f"{name}{' (held out)' if workload.workload.held_out else ''}",
-            *("" if us is None else f"{us:.2f}" for us in times),
-            speedup(workload),
-            f"{workload.done}/{workload.budget}" if workload.budget else "",
-            counts(workload),
+            *((baseline_us, *cells, trials, counts(workload)) if wide else cells),
             style="bold" if workload.workload == progress.current else None,
         )
     hidden = len(progress.workloads) - len(shown)

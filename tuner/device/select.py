@@ -198,7 +198,7 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
     if importlib.util.find_spec("cupy") is None:
         raise DeviceError(
             "CuPy is not installed, which measuring on a GPU needs",
-            remedy=f"pip install '.[cuda13]' in the checkout (or cuda12); {instead}",
+            remedy=f"pip install -e '.[cuda13]' in the checkout (or cuda12); {instead}",
         )
     from tuner.device.cuda.device import CudaDevice
 

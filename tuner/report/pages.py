@@ -88,8 +88,13 @@ def _environment() -> Environment:
     )
     environment.filters.update({one.__name__: one for one in (*numbers, *texts)})
     environment.filters.update(us=formatting.microseconds, pairs=write_pairs)
-    environment.filters.update(n=formatting.coordinate, tick=formatting.tick_label)
+    environment.filters.update(n=formatting.coordinate, tick=formatting.tick_label, code=mark_code)
     return environment
+
+
+def mark_code(text: str) -> Markup:
+    """Write a text whose commands stand between backticks."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def write_pairs(config: Mapping[str, Value]) -> Markup:

@@ -115,7 +115,7 @@ def _read_url(text: str, source: str) -> URL:
         except ImportError as error:  # also where it is there without libpq
             raise InputError(
                 f"{source}: the driver of PostgreSQL cannot be used: {str(error).splitlines()[0]}",
-                remedy="pip install '.[postgresql]' in the checkout",
+                remedy="pip install -e '.[postgresql]' in the checkout",
             ) from error
         return url.set(drivername=f"{POSTGRESQL}+{_DRIVER}")
     if url.drivername not in (SQLITE, "sqlite+pysqlite"):

@@ -42,6 +42,7 @@ CREATE TABLE records (
 # What a run puts into its folder: files, and folders of files.
 _FILES = (DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal")), LOCK)
 _OURS = (*_FILES, "optuna.journal", "tuned", "rounds")
+_WRITTEN_OVER = ("report.html", "tuned", "rounds")
 # Larger than any record of ours, in bytes.
 MOST_RECORD_BYTES = 64 << 20
 # A session of 100,000 trials is read in some seconds.
@@ -70,6 +71,7 @@ class SessionStore:
             )
         with _creating(directory):
             directory.mkdir(parents=True, exist_ok=True)
+        _require_free(directory)
         with ExitStack() as undo:
             lock = _lock_folder(directory)
             undo.callback(lock.release)
@@ -349,6 +351,16 @@ def _damage_error(path: Path, found: str) -> SessionError:
         remedy="restore it from a copy, or start a new session in another folder; "
         "`sqlite3 session.db .recover` may save the trials",
     )
+
+
+def _require_free(directory: Path) -> None:
+    present = [name for name in _WRITTEN_OVER if (directory / name).exists()]
+    if present and not (directory / DATABASE).exists():
+        raise SessionError(
+            f"the folder is no session's, and a run would write over its {present[0]}",
+            path=directory,
+            remedy="name another folder with `--session`",
+        )
 
 
 def _lock_folder(directory: Path) -> FileLock:

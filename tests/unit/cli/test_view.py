@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -125,6 +126,21 @@ def test_the_live_table_leaves_room_for_numbers_beside_many_axes() -> None:
     assert "T=1 " in text(target)
     assert "0/5" in text(target)
     assert "a_long_name" not in text(target)
+
+
+def test_a_slow_search_counts_by_the_minute() -> None:
+    slow = replace(snapshot(done=2), trials_per_second=0.04)
+    assert "2.4 trials/min" in view.search_status(slow, SMALL)
+
+
+def test_a_narrow_live_table_has_fewer_columns_and_clips_none() -> None:
+    target = console(width=40)
+    target.print(view.live_table(snapshot(65.0, done=8, remaining_s=30.0), rows=10, width=40))
+    shown = text(target)
+    assert "best us" in shown
+    assert "2.00x" in shown
+    assert "baseline" not in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
 def test_the_live_table_of_a_phase_without_a_current_workload_is_drawn_too() -> None:

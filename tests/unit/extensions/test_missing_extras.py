@@ -74,7 +74,7 @@ def test_one_error_says_which_extra_to_install(words, answers):
     code, output, _ = answers[words]
     assert code == 2
     assert output.count("Error: ") == 1
-    assert f"pip install '.[{MISSING[words]}]'" in output
+    assert f"pip install -e '.[{MISSING[words]}]'" in output
 
 
 @pytest.mark.parametrize("words", HELP, ids=" ".join)

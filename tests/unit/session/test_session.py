@@ -468,6 +468,12 @@ class TestRefusals:
         Session.open(directory, read_only=True).close()
         assert (directory / "notes.txt").read_text() == "mine"
 
+    def test_what_a_run_would_write_over_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "report.html").write_text("mine")
+        with pytest.raises(SessionError, match="write over its report"):
+            create(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
     @pytest.mark.parametrize("read_only", [False, True])
     def test_what_holds_no_session(self, tmp_path: Path, read_only: bool) -> None:
         self.refused("no such session", tmp_path / "none", read_only=read_only)

@@ -63,7 +63,7 @@ def command(context: click.Context, /, root: Path, wait: float, **values: Any) -
         if error.name not in {"anyio", "mcp", "mcp_types"}:
             raise
         raise click.UsageError(
-            "the package `mcp` is not installed: `pip install '.[mcp]'` in the checkout"
+            "the package `mcp` is not installed: `pip install -e '.[mcp]'` in the checkout"
         ) from error
     from tuner.app.plan import RunOptions
     from tuner.extensions.agents.mcp.session_runner import Defaults, SessionRunner, run_session

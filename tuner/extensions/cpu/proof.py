@@ -290,7 +290,10 @@ class _Observer:
         name = next((name for name, error in verdict.errors if error > 1), self.outputs()[0].name)
         remedy = f"mend {self.spec.reference.name}, {self.spec.source.name} or its `tolerance`"
         if kind == EXTREME:
-            remedy = "`extreme: {largest: 1.0e4, reason: ...}` on an input ends them earlier"
+            remedy = (
+                "no mistake yet: a run leaves out what the baseline gets wrong; "
+                "`extreme: {largest: 1.0e4, reason: ...}` on an input ends them earlier"
+            )
         text = f"`{name}` is not what the reference says {verdict.reason}; {remedy}"
         return [self.finding(name, text, mistake=kind != EXTREME)]
 

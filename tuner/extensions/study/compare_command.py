@@ -59,7 +59,10 @@ def searchers(text: str) -> tuple[str, ...]:
     help="A recording of `tune record`, a Kernel Tuner cache or T4 results; repeatable.",
 )
 @options.count("--seeds", default=20, show_default=True)
-@options.count("--trials", default=100, show_default=True, help="Configs that a run tries.")
+@options.count(
+    "--trials",
+    help="Configs that a run tries; otherwise 100, or half of the smallest space of fewer.",
+)
 @options.count("--batch", default=1, show_default=True, help="Configs asked for at a time.")
 @options.setting("workloads", help="Replay only this workload of a recording; repeatable.")
 @click.option(
@@ -81,7 +84,7 @@ def command(
     names: tuple[str, ...],
     recordings: tuple[Path, ...],
     seeds: int,
-    trials: int,
+    trials: int | None,
     batch: int,
     workloads: tuple[str, ...],
     space: Path | None,

@@ -189,7 +189,7 @@ def compare(
     *,
     searchers: Sequence[str] = ("auto", "optuna", "random"),
     seeds: int = 20,
-    trials: int = 100,
+    trials: int | None = None,
     batch: int = 1,
     workloads: Sequence[str] = (),
     space: Path | str | None = None,
@@ -201,7 +201,8 @@ def compare(
 
     A recording is a file of `tune record`, a Kernel Tuner cache or T4 results; the search space of
     the first kind is found by its name, or is `space`. `ended` is called when a method was replayed
-    over a space with every seed. Raises `InputError` for a searcher or a file of no use.
+    over a space with every seed. Without `trials` there are 100, or half of the smallest
+    space where it has fewer. Raises `InputError` for a searcher or a file of no use.
     """
     for name in searchers:
         require_searcher(name)
@@ -223,6 +224,9 @@ def compare(
         if not left[task.space, task.searcher]:
             ended(spaces[task.space], task.searcher)
 
+    if trials is None:
+        smallest = min((len(space.pool) for space in spaces), default=100)
+        trials = 100 if smallest >= 100 else max(1, smallest // 2)
     settings = ReplaySettings(tuple(searchers), seeds, trials, batch)
     return replay_all(settings, spaces, jobs=jobs, ended=count)
 

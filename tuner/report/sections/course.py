@@ -21,7 +21,7 @@ _N = TypeVar("_N", int, float)
 
 # What a phase does, by its name.
 MEANING: Mapping[str, str] = {
-    "opening": "starting processes, reading files, comparing devices",
+    "opening": "starting processes and reading files",
     "baseline": "verifying and timing the untouched kernel",
     "search": "searching",
     "agent": "waiting for the agent",

@@ -14,7 +14,7 @@ from tuner.report import formatting
 from tuner.report.data import Declared, ReportData
 from tuner.report.formatting import ratio, significance
 from tuner.report.mutation_score import share_text
-from tuner.report.pages import write_pairs
+from tuner.report.pages import mark_code, write_pairs
 from tuner.report.sections.dispatch import AS_FAST, over_best_peers, peers_on
 from tuner.report.serial import pick
 from tuner.report.tables import Cell, Column, Field, join, list_table, tag, write_table
@@ -438,15 +438,18 @@ def _watching(data: ReportData) -> list[str]:
 def checks_table(data: ReportData) -> Markup:
     """Lay out the checks of the winners; nothing where there is no winner."""
     rows: list[Sequence[Cell | str | int]] = []
+    ran = any(not row.note for row in check_rows(data))
     for row in check_rows(data):
         if row.note:
-            note = Cell(join(row.meaning, tag("not run"), row.note), wide=True)
-            rows.append((row.kind, note))
+            note = join(row.meaning, tag("not run"), mark_code(row.note))
+            rows.append((row.kind, Cell(note, wide=ran)))
             continue
         failed = Cell(str(row.failed), css="bad" if row.failed else "")
         rows.append((row.kind, row.meaning, row.passed, failed, row.not_run, row.device))
     counts = (Column(name, numeric=True) for name in ("Passed", "Failed", "Not run"))
-    columns: list[Column | str] = ["Check of the winners", "What", *counts, "On"]
+    columns: list[Column | str] = ["Check of the winners", "What"]
+    if ran:
+        columns += [*counts, "On"]
     return write_table("Checks of the winners", columns, rows) if rows else Markup("")
 
 

@@ -89,6 +89,11 @@ def test_bad_input_is_one_error(tune, recording: Path, words, message: str) -> N
     assert not Path("comparisons").exists()
 
 
+def test_a_space_of_fewer_than_100_configs_is_searched_by_half(tune, recording: Path) -> None:
+    result = tune("compare", "--recording", recording, "--searchers", "random", "--seeds", 1)
+    assert "at 5  at 10" in result.stdout
+
+
 def test_no_recording_is_a_usage_error(tune) -> None:
     result = tune("compare")
     assert result.exit_code == 2

@@ -84,7 +84,7 @@ def test_processes_that_were_started_on_the_way_are_told(spread: ReportData) -> 
     }
     table = render_report(counted).partition('aria-label="Where the time went"')[2]
     rows = table.partition("</table>")[0].split("<tr>")
-    (opening,) = (row for row in rows if "comparing devices" in row)
+    (opening,) = (row for row in rows if "starting processes" in row)
     (search,) = (row for row in rows if ">searching<" in row)
     assert ">3 tune-worker</td>" in opening
     assert ">none</td>" in search

@@ -204,7 +204,7 @@ def test_without_its_driver_there_is_one_error(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(InputError, match="the driver of PostgreSQL cannot be used") as caught:
         find_store("postgresql://me:s3cret@host/tune", {})
-    assert caught.value.remedy == "pip install '.[postgresql]' in the checkout"
+    assert caught.value.remedy == "pip install -e '.[postgresql]' in the checkout"
     assert "s3cret" not in str(caught.value)
 
 

@@ -85,5 +85,5 @@ def require_readers() -> None:
     except ImportError as error:
         raise DeviceError(
             f"compiling HIP needs the package {error.name}",
-            remedy="pip install '.[hip]' in the checkout, or: pip install pyelftools msgpack",
+            remedy="pip install -e '.[hip]' in the checkout, or: pip install pyelftools msgpack",
         ) from error

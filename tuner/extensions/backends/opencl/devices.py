@@ -11,7 +11,7 @@ from typing import Any
 from tuner.model.errors import DeviceError
 
 INSTALL = (
-    "pip install '.[opencl]' in the checkout brings PoCL, which is one for every CPU (Debian: "
+    "pip install -e '.[opencl]' in the checkout brings PoCL, which is one for every CPU (Debian: "
     "pocl-opencl-icd); a GPU's comes with its driver"
 )
 # Whose compiler waits with the machine code until it knows the size of a work-group.

@@ -63,7 +63,7 @@ def require_dask() -> None:
     if find_spec("distributed") is None:
         raise DeviceError(
             "Dask is not installed, which a cluster needs",
-            remedy="pip install '.[cluster]' in the checkout",
+            remedy="pip install -e '.[cluster]' in the checkout",
         )
     import dask
     import distributed  # noqa: F401 - it sets its loggers' levels when it is imported

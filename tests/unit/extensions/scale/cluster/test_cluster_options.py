@@ -87,6 +87,6 @@ def test_without_dask_it_is_said_what_to_install(tmp_path: Path, words: tuple[st
     )
     assert done.returncode == 2, done.stderr
     assert "Error: Dask is not installed" in done.stderr
-    assert "pip install '.[cluster]'" in done.stderr
+    assert "pip install -e '.[cluster]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (folder / "mine").exists()
