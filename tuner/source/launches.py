@@ -83,8 +83,8 @@ class _Finder:
             after = _OPENS.match(masked, end + 3)
             passed = listed(masked, after.end())[0] if after is not None else ()
             name, arguments, at = called
-            own = {} if arguments else self.pointees(name, at)
-            for one, set_at in (own or {(name, arguments): None}).items():
+            own = [] if arguments else [*self.pointees(name, at).items()]
+            for one, set_at in own or [((name, arguments), None)]:
                 site = self.site(one, config, passed, at, self.known(at))
                 yield replace(site, set_at=set_at)
 
