@@ -217,7 +217,8 @@ def right_line(argument: Mapping[str, Any], wanted: Mapping[str, Any], known: An
         whole = int(number) if float(number).is_integer() and "float" not in dtype else number
         return f"{head}, value: {text if text in known else whole}}}"
     dims = [one if one in known else int(value_of(one, sizes)) for one in wanted["shape"]]
-    return f"{head}, shape: [{', '.join(map(str, dims))}], role: {wanted['role']}}}"
+    idle = f", idle: {wanted['idle']}" if "idle" in wanted else ""
+    return f"{head}, shape: [{', '.join(map(str, dims))}], role: {wanted['role']}{idle}}}"
 
 
 def judge_arguments(paper: Paper, drafted: Any, case: Case, known: Any, made: Judgement) -> None:
@@ -324,8 +325,8 @@ def judge(space: Path, case: Case) -> Judgement:
     made.problem = made.problem or judge_rest(paper, drafted, case, known)
     made.lines = paper.mended
     made.block_offered = offers_block(drafted)
-    template = (space.parent / drafted["template"]).resolve().read_text(encoding="utf-8")
-    for kind in case.expected["expert"]:
+    for kind in case.expected.get("expert", ()):
+        template = (space.parent / drafted["template"]).read_text(encoding="utf-8")
         named = [name for name in several_of(drafted) if is_of_kind(name, kind, drafted)]
         shown = (is_effective(name, kind, drafted, template, known) for name in named)
         made.experts[kind] = any(shown) if named else None

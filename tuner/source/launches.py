@@ -89,13 +89,13 @@ class _Finder:
             after = _OPENS.match(masked, end + 3)
             passed = listed(masked, after.end())[0] if after is not None else ()
             name, arguments, at = called
-            own = {} if arguments else self.pointees(name, at)
-            for one, set_at in (own or {(name, arguments): None}).items():
+            own = {called[:2]: None} if arguments else self.pointees(name, at)
+            for one, set_at in own.items():
                 site = self.site(one, config, passed, at, self.known(at))
                 yield replace(site, set_at=set_at)
 
-    def pointees(self, name: str, at: int) -> dict[tuple[str, tuple[str, ...]], int]:
-        """Map what a pointer to a function is set to before it is launched, the last first."""
+    def pointees(self, name: str, at: int) -> dict[tuple[str, tuple[str, ...]], int | None]:
+        """Map what a pointer to a function is set to, the last first, else its name, to where."""
         start = max((a for a, b in self.functions if a <= at < b), default=0)
         declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
         set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
@@ -107,7 +107,7 @@ class _Finder:
         for match in table.finditer(self.masked, 0, at):
             listed_ones = split_list(match[1], angles=True)
             texts += ((piece, match.start(1) + offset) for piece, offset in listed_ones)
-        found: dict[tuple[str, tuple[str, ...]], int] = {}
+        found: dict[tuple[str, tuple[str, ...]], int | None] = {}
         for text, offset in texts:
             ends = [0, *(match.end() for match in _BRANCHES.finditer(text))]
             for first, piece in zip(ends, _BRANCHES.split(text), strict=True):
@@ -115,7 +115,7 @@ class _Finder:
                     # past the white space, in the branch itself
                     inside = first + len(piece) - len(piece.lstrip())
                     found.setdefault(one, offset + inside)
-        return found
+        return found or {(name, ()): None}
 
     def runtime(self) -> Iterator[LaunchSite]:
         for match in _RUNTIME.finditer(self.masked):

@@ -53,6 +53,20 @@ def judged(folder: Path, draft: str = DRAFT) -> stranger_drafts.Judgement:
     return stranger_drafts.judge(space, stranger_drafts.Case("ours", Path("sums.cu"), EXPECTED))
 
 
+def test_what_an_expert_names_is_offered_where_it_acts(tmp_path: Path) -> None:
+    (tmp_path / "sums.cu.j2").write_text("__launch_bounds__(@{ block_size }@) // @{ vec }@\n")
+    draft = DRAFT.replace("reference:", "template: sums.cu.j2\nreference:")
+    draft = draft.replace("  block_size:", "  vec: [1, 2]\n  unroll: [0, 2]\n  block_size:")
+    draft = draft.replace("{block_size: 64}", "{vec: 1, unroll: 0, block_size: 64}")
+    space = tmp_path / "sums.yaml"
+    space.write_text(draft)
+    expected = {**EXPECTED, "expert": ["block", "vec", "unroll", "rows"]}
+    case = stranger_drafts.Case("ours", Path("sums.cu"), expected)
+    made = stranger_drafts.judge(space, case).experts
+    # `unroll` is in no code, and no parameter counts rows
+    assert made == {"block": True, "vec": True, "unroll": False, "rows": None}
+
+
 def test_there_are_three_sources_of_each_of_ten_projects() -> None:
     found = Counter(case.project for case in stranger_drafts.cases())
     assert len(found) == 10
