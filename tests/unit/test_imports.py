@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_690,
+    "core": 47_577,
     "runtime": 2_505,
     "export": 4_150,
     "engines": 4_420,
     "draft": 17_070,
     "agents": 8_360,
-    "cpu": 4_480,
-    "backends": 2_895,
+    "cpu": 4_431,
+    "backends": 2_779,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_760,
+    "tests": 85_754,
     "docs": 4_960,
 }
 

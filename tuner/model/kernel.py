@@ -155,6 +155,14 @@ class Argument:
     def is_scalar(self) -> bool:
         return self.value is not None
 
+    @property
+    def is_read(self) -> bool:
+        return self.role in ("input", "inout")
+
+    @property
+    def is_written(self) -> bool:
+        return self.role in ("output", "inout")
+
     def dimensions(self, names: Mapping[str, Value]) -> tuple[int, ...]:
         return tuple(dimension.integer(names) for dimension in self.shape)
 
@@ -396,6 +404,11 @@ class KernelSpec:
     @property
     def workloads(self) -> tuple[Workload, ...]:
         return (*self.tuned, *self.held_out)
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """The arguments that the kernel writes, those that it reads too among them."""
+        return tuple(argument for argument in self.arguments if argument.is_written)
 
     @property
     def deterministic(self) -> frozenset[str]:

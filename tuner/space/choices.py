@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ from tuner.model.config import (
     SearchSpace,
     format_value,
 )
-from tuner.model.errors import KernelError
+from tuner.model.errors import KernelError, suggest_name
 from tuner.model.expressions import Expression, Value, map_expressions
 from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, KernelSpec, LaunchSpec
 from tuner.model.languages import CUDA, Language
@@ -295,8 +294,7 @@ def refusal(option: str, language: Language = CUDA) -> tuple[str, str] | None:
     values = _OPTIONS["values"]
     name = _OPTIONS["short"].get(given, given if given.startswith("--") else f"-{given}")
     if name not in values:
-        near = get_close_matches(name, values, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = suggest_name(name, values)
         allowed = f"allowed: -DNAME=value, -UNAME, {', '.join(values)}"
         return f"the compiler option `{given}` is not allowed here", hint + allowed
     if not re.fullmatch(values[name], value):

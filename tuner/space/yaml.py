@@ -121,15 +121,6 @@ def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str)
 @lru_cache(maxsize=32)
 def parse(text: str, path: Path, page: str = _PAGE) -> Document:
     """Read `text` as the content of `path`; whoever gets it leaves `data` as it is."""
-    _check_characters(text, path)
-    root = _compose(text, path, f"start with `version: 1`; {page} has a complete example")
-    reader = _Reader(path)
-    data = reader.value(root, (), root)
-    assert isinstance(data, dict)
-    return Document(path, text, data, reader.places)
-
-
-def _check_characters(text: str, path: Path) -> None:
     for number, line in enumerate(text.split("\n"), 1):
         hidden = [c for c in line.rstrip("\r") if not c.isprintable() and c != "\t"]
         indent = line[: len(line) - len(line.lstrip())]
@@ -143,6 +134,11 @@ def _check_characters(text: str, path: Path) -> None:
         else:
             continue
         raise SpaceError(message, path=path, line=number, remedy=remedy)
+    root = _compose(text, path, f"start with `version: 1`; {page} has a complete example")
+    reader = _Reader(path)
+    data = reader.value(root, (), root)
+    assert isinstance(data, dict)
+    return Document(path, text, data, reader.places)
 
 
 class _Composer(Composer):

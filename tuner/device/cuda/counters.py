@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tuner.compiler.toolkit import candidates, executable
+from tuner.compiler.command import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Outcome, Program
 from tuner.device.cuda.tool_process import (
     PROGRAM,

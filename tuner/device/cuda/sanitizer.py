@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tuner.compiler.command import candidates, executable
 from tuner.compiler.includes import UNIT_NAME
-from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
 from tuner.device.cuda.tool_process import Arenas, Ended, Job, ToolProcess, environment
 from tuner.model.errors import DeviceError

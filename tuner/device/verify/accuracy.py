@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.encoding import FORMATS, Array, decode, encode, multiply, pieces
+from tuner.device.encoding import (
+    FORMATS,
+    Array,
+    decode,
+    encode,
+    find_largest,
+    is_all,
+    multiply,
+    pieces,
+)
 from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.on_gpu import count_roundings, count_small, find_scales
 from tuner.device.verify.outputs import Verdict, same_overflow
-from tuner.device.verify.reductions import find_largest, is_all
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
 
@@ -176,7 +184,7 @@ class Leeway:
         found = measure(xp, raw, reference, scale, dtype, copied=copied)
         place = prepared.workload, prepared.kind, name
         most = self._most_of(prepared, name)
-        allowed = most if baseline else self._allowed(place, most)
+        allowed = most if baseline else self._limit_others(place, most)
         if copied and not baseline and place in self._copied:
             allowed = Accuracy()
         error = max(_share(found.block, allowed.block), _share(found.element, allowed.element))
@@ -231,7 +239,7 @@ class Leeway:
         verdict, _ = self.judge(xp, raw, prepared, name, dtype, baseline=False)
         return not verdict.passed
 
-    def _allowed(self, place: _Place, most: Accuracy) -> Accuracy:
+    def _limit_others(self, place: _Place, most: Accuracy) -> Accuracy:
         seen = self._seen.get(place)
         if seen is None:
             return most

@@ -11,13 +11,14 @@ from typing import Any
 from tuner.device.encoding import (
     LARGEST,
     Array,
+    codes_apart,
+    count,
     decode,
+    find_largest,
     pieces,
     storage_dtype,
 )
-from tuner.device.verify.codes import codes_apart
 from tuner.device.verify.on_gpu import largest_error
-from tuner.device.verify.reductions import count, find_largest
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 from tuner.model.trial import Accuracy, Correctness
 

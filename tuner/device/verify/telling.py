@@ -39,7 +39,7 @@ def require_telling(spec: KernelSpec, operators: Mapping[str, str]) -> None:
         return
     try:
         teller = _Teller(spec, operators, workload)
-        outputs = [one for one in arrays if one.role in ("output", "inout")]
+        outputs = [one for one in arrays if one.is_written]
         same = [one for one in outputs if teller.is_same(one.name)]
         # What of an inout is written before it is read may be all of it: a draft says it unasked.
         inputs = [one for one in arrays if one.role == "input"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tuner.device.base import Device
     from tuner.extensions.agents.base import Agent, Briefing
     from tuner.extensions.agents.rounds import Author
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import RunConfig
     from tuner.session.session import Session
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Candidates

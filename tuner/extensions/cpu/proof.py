@@ -162,7 +162,11 @@ def _prove_on(
             left_s = max(ends_s - time.perf_counter(), 0.0) if alone and ends_s else COMPILE_S
             compiler = HostCompiler(timeout_s=left_s, sanitizers=_SANITIZERS, cache=Cache())
             stack.callback(compiler.close)
-            target = CompileTarget(_sized(spec, workload), dict(operators), info)
+            options = spec.compile_options
+            for axis, before, size in _resized(spec, workload):
+                sizes = {f"-D{axis}={before}": f"-D{axis}={size}"}
+                options = tuple(sizes.get(option, option) for option in options)
+            target = CompileTarget(replace(spec, compile_options=options), dict(operators), info)
             source = _resize(read_source(spec.source), spec, workload)
             launches = spec.baseline_launches(target.names(workload))
             result = compiler.submit(target.request(source, launches)).result()
@@ -202,14 +206,6 @@ def _resize(source: SourceFile, spec: KernelSpec, workload: Workload) -> str:
                 stated = rf"(\b{constant.name}\b\s*[=(]*\s*){re.escape(constant.value)}"
                 text = re.sub(stated, rf"\g<1>{size}", text, count=1)
     return text
-
-
-def _sized(spec: KernelSpec, workload: Workload) -> KernelSpec:
-    options = spec.compile_options
-    for axis, before, size in _resized(spec, workload):
-        sizes = {f"-D{axis}={before}": f"-D{axis}={size}"}
-        options = tuple(sizes.get(option, option) for option in options)
-    return replace(spec, compile_options=options)
 
 
 def _plain(name: str) -> str:
@@ -317,7 +313,7 @@ class _Observer:
     def untold(self, argument: Argument, ran: Sequence[tuple[Contents, Contents]]) -> str:
         """Say what of an output was the same on all kinds of input, if inputs differed at all."""
         name = argument.name
-        others = [one.name for one in self.arrays() if one.role in ("input", "inout")]
+        others = [one.name for one in self.arrays() if one.is_read]
         if len(ran) < 2 or all(_same(ran[0][0][o], one[0][o]) for one in ran for o in others):
             return ""
         if all(_same(ran[0][1][name], left[name]) for _, left in ran):
@@ -335,7 +331,7 @@ class _Observer:
         return 1 not in self.workload.values.values()
 
     def outputs(self) -> list[Argument]:
-        return [one for one in self.arrays() if one.role in ("output", "inout")]
+        return [one for one in self.arrays() if one.is_written]
 
     def run(self, contents: Contents) -> Contents:
         if time.perf_counter() > self.ends_s:

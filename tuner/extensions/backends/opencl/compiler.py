@@ -19,7 +19,7 @@ from typing import Any
 from tuner.compiler.base import CompileRequest, CompileResult, normalize_source, shorten_text
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import CompilerPool, CompilerProcess
-from tuner.extensions.backends.opencl.devices import INSTALL, find_device, keep_private
+from tuner.extensions.backends.opencl.runtime import INSTALL, find_device, keep_private
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources

@@ -11,14 +11,17 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tuner.compiler.base import Compiler, PassingCompiler
 from tuner.compiler.includes import OWN
-from tuner.compiler.python import PassingCompiler
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
-from tuner.extensions.backends.program.command import EXAMPLE, CommandFailed, EvaluatorCommand
-from tuner.extensions.backends.program.messages import (
+from tuner.device.families import Listed
+from tuner.extensions.backends.program.command import (
+    EXAMPLE,
     Answer,
     ArgumentMessage,
+    CommandFailed,
     Described,
+    EvaluatorCommand,
     LaunchMessage,
     ProgramMessage,
     Purpose,
@@ -268,3 +271,21 @@ def _as_outcome(answer: Answer | Outcome) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     return Outcome(Status(answer.status), answer.reason)
+
+
+class ProgramFamily:
+    """`--device command:PROGRAM`; implements `DeviceFamily`."""
+
+    listed_as = ""
+
+    def open(self, detail: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
+        return EvaluatorDevice(detail, spec, operators)
+
+    def compiler(self, jobs: int | None, target: str) -> Compiler:
+        return PassingCompiler(target)
+
+    def list_here(self) -> tuple[Listed, ...]:
+        return ()
+
+
+COMMAND = ProgramFamily()
