@@ -80,7 +80,6 @@ ROW = 1 << 12
 
 
 def torch_name(dtype: str) -> str:
-    """Name a dtype as PyTorch does."""
     return "float8_e4m3fn" if dtype == "float8_e4m3" else dtype
 
 
@@ -89,7 +88,6 @@ def storage_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def pieces(xp: Any, size: int) -> Iterator[slice]:
-    """Cut so many elements into what is worked on at a time."""
     length = _piece(xp)
     return (slice(start, start + length) for start in range(0, size, length))
 
@@ -291,15 +289,12 @@ def find_largest(xp: Any, values: Array) -> int:
 
 
 def is_all(xp: Any, values: Array) -> bool:
-    """Tell whether all elements are true."""
     return bool(reduce(xp, "all", values))
 
 
 def is_any(xp: Any, values: Array) -> bool:
-    """Tell whether any element is true, or not 0."""
     return bool(reduce(xp, "any", values))
 
 
 def count(xp: Any, values: Array) -> int:
-    """Count the elements that are true."""
     return int(reduce(xp, "sum", values))

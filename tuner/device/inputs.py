@@ -64,7 +64,6 @@ def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def limit_extremes(largest: float) -> str:
-    """Name the kind of input whose extremes end at a number."""
     return f"{EXTREME}{_UP_TO}{largest:g}"
 
 

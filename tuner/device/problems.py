@@ -340,12 +340,10 @@ def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
 
 
 def dtype_name(tensor: Any) -> str:
-    """Name a tensor's dtype as a search space does."""
     return own_dtype(str(tensor.dtype).removeprefix("torch."))
 
 
 def own_dtype(name: str) -> str:
-    """Translate PyTorch's name of a dtype."""
     return _DTYPES.get(name, name)
 
 

@@ -102,7 +102,7 @@ class Account:
         return (*filter(None, (self.baseline,)), *self.variants)
 
     def of(self, variant: Variant | None) -> Consumption | None:
-        return next((one for one in self.programs if one.variant == variant), None)
+        return next((program for program in self.programs if program.variant == variant), None)
 
     def ranked(self, objective: Objective) -> tuple[Consumption, ...]:
         """Order the variants, the best first; of those that tie with the best, the fastest."""

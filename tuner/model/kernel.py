@@ -236,7 +236,7 @@ class LaunchSpec:
 
     def expressions(self) -> tuple[Expression, ...]:
         optional = (one for one in (self.shared_memory, self.pdl, self.when) if one)
-        mapped = (expression for one in self.maps for expression in one.expressions())
+        mapped = (expression for tensor_map in self.maps for expression in tensor_map.expressions())
         return (*self.grid, *self.block, *self.cluster, *optional, *mapped)
 
     def resolve(self, names: Mapping[str, Value]) -> Launch | None:
@@ -251,7 +251,7 @@ class LaunchSpec:
             cluster=_dim3(self.cluster, names) if self.cluster else None,
             pdl=bool(self.pdl and self.pdl.evaluate(names)),
             arguments=self.arguments,
-            maps=tuple(one.resolve(names) for one in self.maps),
+            maps=tuple(tensor_map.resolve(names) for tensor_map in self.maps),
         )
 
 
@@ -303,7 +303,6 @@ class Invariance:
         return next((n for n, size in enumerate(argument.shape) if self._counts(size)), None)
 
     def varies(self, size: Expression) -> bool:
-        """Tell whether a size depends on how many rows there are."""
         return len({*self._sizes_of(size).values()}) > 1
 
     def pads(self, size: Expression) -> bool:
@@ -413,17 +412,17 @@ class KernelSpec:
     @property
     def deterministic(self) -> frozenset[str]:
         """The arguments whose bits may not differ between runs on the same inputs."""
-        return frozenset(one.name for one in self.arguments if one.deterministic)
+        return frozenset(argument.name for argument in self.arguments if argument.deterministic)
 
     @property
     def work_depends_on_inputs(self) -> bool:
         """Tell whether inputs are places or lengths: then they decide how much a call has to do."""
-        return any(one.fill in WHOLE_FILLS for one in self.arguments)
+        return any(argument.fill in WHOLE_FILLS for argument in self.arguments)
 
     @property
     def constants(self) -> tuple[str, ...]:
         """The inputs that a programmatic launch may read before it waits."""
-        return tuple(one.name for one in self.arguments if one.constant)
+        return tuple(argument.name for argument in self.arguments if argument.constant)
 
     @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:
@@ -459,7 +458,7 @@ class KernelSpec:
 
     def with_added(self, scratch: Sequence[Argument]) -> KernelSpec:
         """Take scratch that templates brought along; what takes all arguments takes none of it."""
-        users = tuple(one for one in self.arguments if not one.added)
+        users = tuple(argument for argument in self.arguments if not argument.added)
         if not scratch:
             return self
         return replace(
@@ -471,7 +470,7 @@ class KernelSpec:
 
     def is_sized(self, argument: Argument) -> bool:
         """Tell whether a config chooses the argument's shape, or that it is there; of scratch."""
-        known = {*self.axes, *(one.name for one in self.operators)}
+        known = {*self.axes, *(operator.name for operator in self.operators)}
         return argument.added or any(dimension.names - known for dimension in argument.shape)
 
     @property
@@ -493,8 +492,8 @@ class KernelSpec:
 
     def map_refusal(self, launches: Sequence[LaunchSpec], names: Mapping[str, Value]) -> str:
         """Say what is wrong with the tensor maps of these launches, "" where nothing is."""
-        made = (one for one in launches if one.when is None or one.when.evaluate(names))
-        found = (one.refusal(names) for launch in made for one in launch.maps)
+        made = (launch for launch in launches if launch.when is None or launch.when.evaluate(names))
+        found = (tensor_map.refusal(names) for launch in made for tensor_map in launch.maps)
         return next((": ".join(refused) for refused in found if refused), "")
 
     def problem_of(self, workload: Workload) -> Workload:
@@ -549,7 +548,7 @@ def name_arguments(
     launches: Sequence[LaunchSpec], arguments: Sequence[Argument]
 ) -> tuple[LaunchSpec, ...]:
     """Have launches that take all arguments list them."""
-    names = tuple(one.name for one in arguments)
+    names = tuple(argument.name for argument in arguments)
     return tuple(one if one.arguments else replace(one, arguments=names) for one in launches)
 
 

@@ -131,7 +131,6 @@ class Setting:
 
     @property
     def option(self) -> str:
-        """The option of the command line."""
         return self.flag or f"--{self.key.replace('_', '-')}"
 
 
@@ -327,7 +326,6 @@ Given = TypeVar("Given", RunSettings, CallSettings)
 
 
 def option_of(name: str) -> str:
-    """Name the option of the command line that gives a setting."""
     return SETTINGS[name].option
 
 
@@ -386,7 +384,6 @@ def _explain_mistake(declaring: type, mistake: Mapping[str, Any]) -> InputError:
 
 @cache
 def _model(declaring: type) -> type[BaseModel]:
-    """Make the model that checks settings as Python gives them."""
     from pydantic import ConfigDict, create_model
 
     hints = get_type_hints(declaring)
@@ -399,7 +396,6 @@ def _model(declaring: type) -> type[BaseModel]:
 
 
 def _add_range(of: Setting, kind: Any) -> Any:
-    """Add the range of a setting to its type."""
     from pydantic import Field
 
     if of.choices:

@@ -70,7 +70,7 @@ def baseline_text(spec: KernelSpec, names: Mapping[str, Value]) -> str:
     """Write the module of the baseline: the kernel as it is, called without a config."""
     text = read_text(spec.source, _LARGEST_CHARACTERS, KernelError, "kernel")
     axes = {axis: names[axis] for axis in spec.axes}
-    operators = {one.name: names[one.name] for one in spec.operators}
+    operators = {operator.name: names[operator.name] for operator in spec.operators}
     return f"{_end_with_newline(text)}CONFIG = None\nAXES = {axes!r}\nOPERATORS = {operators!r}\n"
 
 
@@ -86,7 +86,7 @@ def check_function(spec: KernelSpec) -> None:
         message = f"is not Python: {error.msg}"
         raise KernelError(message, path=spec.source, line=error.lineno) from error
     found = _launch(module)
-    operators = ", ".join(f"{one.name}={one.values[0]!r}" for one in spec.operators)
+    operators = ", ".join(f"{operator.name}={operator.values[0]!r}" for operator in spec.operators)
     example = f"def {FUNCTION}(config, tensors, axes{operators and ', ' + operators})"
     unlike = _UNLIKE.get(type(found))
     if found is None or unlike:
@@ -99,7 +99,7 @@ def check_function(spec: KernelSpec) -> None:
         )
     if not isinstance(found, ast.FunctionDef | ast.Lambda):
         return
-    message = _not_taken(found.args, [one.name for one in spec.operators])
+    message = _not_taken(found.args, [operator.name for operator in spec.operators])
     if message:
         raise KernelError(message, path=spec.source, line=found.lineno, remedy=f"write {example}")
 

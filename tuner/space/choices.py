@@ -52,7 +52,6 @@ class ExpressionReader:
         return parsed.define(self.derived)
 
     def optional(self, value: object, *location: str | int) -> Expression | None:
-        """Parse the value at `location` where there is one."""
         return None if value is None else self.read(value, *location)
 
     def all(self, values: Iterable[object] | None, *location: str | int) -> tuple[Expression, ...]:
@@ -187,7 +186,6 @@ def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, 
 def _config(
     document: Document, values: Mapping[str, Value], space: SearchSpace, *here: str | int
 ) -> Config:
-    """Read a config that stands in the file at `here`, with the parameters' own values."""
     what = f"`{here[0]}`"
     for name in values:
         if name not in space.names:
@@ -249,13 +247,13 @@ def bind(what: _Bound, operators: Mapping[str, str]) -> _Bound:
 def bind_dtypes(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
     """Put a choice of operators into the dtypes of arguments, and of tensor maps over them."""
     chosen = {
-        one.name: one.dtype_by.dtypes[operators[one.dtype_by.operator]]
-        for one in spec.arguments
-        if one.dtype_by is not None
+        argument.name: argument.dtype_by.dtypes[operators[argument.dtype_by.operator]]
+        for argument in spec.arguments
+        if argument.dtype_by is not None
     }
 
     def with_dtypes(launch: LaunchSpec) -> LaunchSpec:
-        dtypes = [chosen.get(one.of, one.dtype) for one in launch.maps]
+        dtypes = [chosen.get(tensor_map.of, tensor_map.dtype) for tensor_map in launch.maps]
         maps = (
             replace(one, dtype=dtype, element_bytes=DTYPE_BYTES[dtype])
             for one, dtype in zip(launch.maps, dtypes, strict=True)

@@ -173,10 +173,10 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     names = frozenset({*model.axes, *model.operator})
     of_axes = ExpressionReader(document, names)
     of_launches = ExpressionReader(document, names | DEVICE_NAMES)
-    defined = {one.name: one.expression for one in space.derived}
+    defined = {definition.name: definition.expression for definition in space.derived}
     of_configs = ExpressionReader(document, names | DEVICE_NAMES | set(space.names), defined)
     arguments = _arguments(of_axes, model, space)
-    users = tuple(one for one in arguments if not one.added)
+    users = tuple(argument for argument in arguments if not argument.added)
     folder = document.path.parent
     for i, option in enumerate(model.options):
         if wrong := refusal(option, language_of(Path(model.source))):
@@ -227,7 +227,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         rows=rows,
         weight=of_axes.optional(model.workloads.weight, "workloads", "weight"),
         invariant=rows if model.invariant else None,
-    ).with_added([one for one in arguments if one.added])
+    ).with_added([argument for argument in arguments if argument.added])
 
 
 def _arguments(

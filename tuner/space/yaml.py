@@ -87,7 +87,6 @@ class Document:
         return place.plain if place else None
 
     def error(self, message: str, *location: str | int, remedy: str | None = None) -> SpaceError:
-        """Make the error for the value at `location`."""
         return SpaceError(message, path=self.path, line=self.line(*location), remedy=remedy)
 
 

@@ -237,7 +237,6 @@ class NsightCompute:
         return self._read_counters(ended, launches, [_PROBE_COUNTER]).reason
 
     def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
-        """Run the tool, which makes a report where it can, and prints its counters."""
         self._file.unlink(missing_ok=True)
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),

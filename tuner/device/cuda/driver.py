@@ -33,6 +33,15 @@ REFUSALS = frozenset(
 PORTABLE_CLUSTER_BLOCKS = 8
 # Of a CUtensorMap.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
+# How a module begins: for every GPU, and for those with programmatic dependent launch.
+PTX = """
+.version 7.0
+.target sm_70
+.address_size 64"""
+PTX_OF_HOPPER = """
+.version 7.8
+.target sm_90
+.address_size 64"""
 THREADS = 256  # of a block
 # In %r5 a thread's place in the grid, in %r6 how many threads there are; uses %r1 to %r6.
 POSITION = """\
@@ -51,10 +60,7 @@ TURNS = f"""\
 """
 _BLOCKS = 264
 # Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
-_DIFFER = f"""
-.version 7.0
-.target sm_70
-.address_size 64
+_DIFFER = f"""{PTX}
 .visible .entry differ(
   .param .u64 first, .param .u64 second, .param .u64 size_bytes, .param .u64 flag)
 {{

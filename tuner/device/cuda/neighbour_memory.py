@@ -11,6 +11,8 @@ from cuda.bindings import driver
 
 from tuner.device.cuda.driver import (
     POSITION,
+    PTX,
+    PTX_OF_HOPPER,
     TURNS,
     PtxKernel,
     allocate,
@@ -112,10 +114,7 @@ def _reading(name: str, address: str, size_bytes: str, after: str, then: str = "
 
 # Reads an array, and writes the same bits back where it stands for a producer; reads what stands
 # for weights, and at last what a consumer without an operator will find in the L2.
-_STAND_IN = f"""
-.version 7.8
-.target sm_90
-.address_size 64
+_STAND_IN = f"""{PTX_OF_HOPPER}
 .visible .entry stand_in(
   .param .u64 array, .param .u64 array_bytes, .param .u64 weights, .param .u64 weight_bytes,
   .param .u64 hot, .param .u64 hot_bytes, .param .u64 sink, .param .u32 mode)
@@ -165,10 +164,7 @@ _GATHER = "".join(
 """
     for row in range(ROWS)
 )
-_PLANT = f"""
-.version 7.0
-.target sm_70
-.address_size 64
+_PLANT = f"""{PTX}
 .visible .entry plant(
   .param .u64 array, .param .u64 array_stride, .param .u64 weights, .param .u64 weight_stride,
   .param .u32 m, .param .u32 n, .param .u32 k, .param .u32 groups, .param .u32 total)

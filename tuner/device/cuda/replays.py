@@ -89,7 +89,6 @@ class Results:
 
 
 def identity(program: Program) -> str:
-    """Tell a program from every other one of its workload."""
     return f"{program.peer} {program.key} {program.text_key}"
 
 

@@ -64,7 +64,7 @@ OF_AN_ELEMENT = 32.0
 
 def unit_of(spec: KernelSpec) -> float:
     """Give the unit roundoff of the kernel's sums: float64's only where an array is float64."""
-    dtypes = {one.dtype for one in spec.arguments if not one.is_scalar}
+    dtypes = {argument.dtype for argument in spec.arguments if not argument.is_scalar}
     return DOUBLE if "float64" in dtypes else SINGLE
 
 
@@ -114,7 +114,7 @@ def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
 
 def _own(xp: Any, values: Array, others: Iterable[Array]) -> Array:
     """Give an array that may be written to: a copy where another one may lie in its memory."""
-    return values.copy() if any(xp.may_share_memory(values, one) for one in others) else values
+    return values.copy() if any(xp.may_share_memory(values, other) for other in others) else values
 
 
 class Leeway:

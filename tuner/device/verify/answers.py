@@ -196,7 +196,6 @@ class Answers:
         return compute_moved(self._xp, *asked)
 
     def names(self) -> tuple[str, ...]:
-        """Name what a reference returns."""
         return tuple(a.name for a in self._spec.outputs)
 
     def _decode(self, prepared: Prepared, layout: Layout) -> dict[str, Array]:

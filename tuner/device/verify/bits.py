@@ -69,7 +69,6 @@ def digest_rows(xp: Any, arrays: Iterable[Array]) -> list[str]:
 
 
 def join_digests(digests: Iterable[object]) -> str:
-    """Make one digest of several, in their order."""
     return hashlib.sha256(repr([*digests]).encode()).hexdigest()[:DIGEST_DIGITS]
 
 

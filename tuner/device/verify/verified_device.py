@@ -573,7 +573,6 @@ class VerifiedDevice(Device):
 
 
 def whose_is(program: Program) -> Whose:
-    """Tell what a verdict is of."""
     if program.peer:
         return "peer"
     return "baseline" if program.config is None else "config"

@@ -120,7 +120,6 @@ class CallableWorker:
             process.kill()
 
     def _process(self, program: Program) -> _Process:
-        """Wake the process of a program, with the memory mapped."""
         mine = program.config is None
         if mine not in self._processes:
             self._processes[mine] = _Process(*self._opened)

@@ -83,7 +83,7 @@ def prove(
         for workload in (first, *others[:1]):
             proofs.append(run(workload, sizes_only=bool(proofs)))
             for other in (*others[:1], *islice(smaller_workloads(spec, allows), 1)):
-                if any(one.idle for one in proofs[-1].mistakes):
+                if any(mistake.idle for mistake in proofs[-1].mistakes):
                     proofs[-1] = _without_shown(proofs[-1], run(other))
             if proofs[-1].open_because or proofs[-1].mistakes:
                 break
@@ -99,7 +99,7 @@ def _without_shown(proof: Proof, other: Proof) -> Proof:
 
     The norm of a group of one element is 0 whatever is in it.
     """
-    shown = {one.argument for one in other.findings if not one.mistake}
+    shown = {finding.argument for finding in other.findings if not finding.mistake}
     findings = (
         replace(one, mistake=False, idle=False) if one.idle and one.argument in shown else one
         for one in proof.findings
@@ -123,14 +123,14 @@ def _prove_smaller(
             proof = replace(run(workload, ends_s=ends_s), smaller=True)
         except KernelError as error:  # the reference may know its sizes
             proof = Proof(workload, open_because=str(error).splitlines()[0])
-        wrong = {one.argument for one in proof.mistakes}
+        wrong = {mistake.argument for mistake in proof.mistakes}
         if (proof.compared and not wrong) or not (proof.open_because or wrong):
             return proof
         unknown = "" if proof.late else proof.open_because
         if unknown and tried and unknown == tried[-1].open_because:  # whatever the sizes
             return Proof(None, open_because=unknown)
         for earlier in tried:
-            if wrong & {one.argument for one in earlier.mistakes}:
+            if wrong & {mistake.argument for mistake in earlier.mistakes}:
                 return earlier
         tried.append(proof)
     told = [f"{one.workload}: {one.open_because or one.mistakes[0].text}" for one in tried]
@@ -313,7 +313,7 @@ class _Observer:
     def untold(self, argument: Argument, ran: Sequence[tuple[Contents, Contents]]) -> str:
         """Say what of an output was the same on all kinds of input, if inputs differed at all."""
         name = argument.name
-        others = [one.name for one in self.arrays() if one.is_read]
+        others = [array.name for array in self.arrays() if array.is_read]
         if len(ran) < 2 or all(_same(ran[0][0][o], one[0][o]) for one in ran for o in others):
             return ""
         if all(_same(ran[0][1][name], left[name]) for _, left in ran):
@@ -331,7 +331,7 @@ class _Observer:
         return 1 not in self.workload.values.values()
 
     def outputs(self) -> list[Argument]:
-        return [one for one in self.arrays() if one.is_written]
+        return [array for array in self.arrays() if array.is_written]
 
     def run(self, contents: Contents) -> Contents:
         if time.perf_counter() > self.ends_s:
@@ -365,9 +365,9 @@ class _Observer:
     def whole(self) -> list[str]:
         """Name the whole numbers that may be meant to point somewhere."""
         return [
-            one.name
-            for one in self.arrays()
-            if one.dtype not in FLOAT_DTYPES and one.fill == "normal" and one.role == "input"
+            array.name
+            for array in self.arrays()
+            if array.dtype not in FLOAT_DTYPES and array.fill == "normal" and array.role == "input"
         ]
 
     def hint(self) -> str:

@@ -74,8 +74,8 @@ class RunMemory:
         self, layout: Layout, compared: frozenset[str], arena: Array, outputs: Array, inputs: Array
     ) -> None:
         self._arena, self._outputs, self._inputs = arena, outputs, inputs
-        slots = [one for one in layout.slots if one.role != "input" and one.size_bytes]
-        read = [one for one in layout.slots if one.role == "input" and one.size_bytes]
+        slots = [slot for slot in layout.slots if slot.role != "input" and slot.size_bytes]
+        read = [slot for slot in layout.slots if slot.role == "input" and slot.size_bytes]
         self.written: Ranges = [layout.pages(slot) for slot in slots]
         self.readable: Ranges = [layout.pages(slot) for slot in read]
         # What its pages hold before and behind an array nobody may write.

@@ -92,7 +92,6 @@ class Clang:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """What it reads and starts."""
         own = Path(self.path).resolve().parents[1]
         return (own, self.rocm.resolve()) if self.rocm else (own,)
 
@@ -296,7 +295,7 @@ def code_options(clang: Clang, request: CompileRequest) -> list[str]:
         options.append("-mcode-object-version=5")
     if not any(option.startswith("-std=") for option in request.options):
         options.append("-std=c++17")
-    options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
+    options += [f"-I{Path(folder).absolute()}" for folder in request.include_dirs]
     return [*options, *request.options]
 
 
@@ -340,7 +339,6 @@ def kernel_resources(code: bytes) -> dict[str, Resources]:
 
 
 def wave_sizes(code: bytes) -> frozenset[int]:
-    """Read how many lanes the waves of a code object's kernels have."""
     return frozenset(int(one[".wavefront_size"]) for one in _metadata(code)["amdhsa.kernels"])
 
 

@@ -207,7 +207,6 @@ class OpenclCompiler:
         return self._linked[key]
 
     def _folders(self) -> frozenset[Path]:
-        """List where PoCL keeps its programs."""
         return frozenset(found.parent for found in self._cache_dir.glob("*/*/program.bc"))
 
     def _compiled_ahead(self, known: LinkedProgram, work_groups: Sequence[str]) -> bytes:
@@ -272,7 +271,6 @@ class OpenclCompiler:
 
 
 def _place(path: Path, content: bytes) -> None:
-    """Write a file, and the folders above it, unless it is there."""
     if content and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

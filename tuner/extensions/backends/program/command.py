@@ -435,7 +435,6 @@ def _read(
 
 
 def _end(*processes: subprocess.Popen[bytes]) -> None:
-    """Ask them to end, and all that they have started; then make them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             with suppress(ProcessLookupError, PermissionError):

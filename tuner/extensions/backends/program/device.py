@@ -211,7 +211,7 @@ class EvaluatorDevice(Device):
             language=spec.language.name,
             operators=self._operators,
             workload=workload.values,
-            programs=tuple(self._program(one, workload) for one in programs),
+            programs=tuple(self._program(program, workload) for program in programs),
             options=(*spec.compile_options, *defines),
             include_dirs=(*map(str, spec.include_dirs), str(OWN)),
             reference=str(spec.reference),
@@ -223,7 +223,7 @@ class EvaluatorDevice(Device):
     def _program(self, program: Program, workload: Workload) -> ProgramMessage:
         shapes = {sized.name: sized.shape for sized in program.scratch}
         taken = [a for a in self._spec.arguments if not self._spec.is_sized(a) or a.name in shapes]
-        taken += [one.argument for one in program.scratch if one.argument is not None]
+        taken += [sized.argument for sized in program.scratch if sized.argument is not None]
         return ProgramMessage(
             source=program.cubin.decode(),
             config=None if program.config is None else dict(program.config),
@@ -240,7 +240,7 @@ class EvaluatorDevice(Device):
             cluster=launch.cluster,
             pdl=launch.pdl,
             arguments=launch.arguments
-            or tuple(one.name for one in self._spec.arguments if not one.added),
+            or tuple(argument.name for argument in self._spec.arguments if not argument.added),
         )
 
     def _argument(
