@@ -27,14 +27,14 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_541,
+    "core": 47_553,
     "runtime": 2_505,
     "export": 4_150,
     "engines": 4_420,
     "draft": 17_070,
     "agents": 8_360,
     "cpu": 4_427,
-    "backends": 2_774,
+    "backends": 2_768,
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,

@@ -67,8 +67,8 @@ class _Peer:
 
     def _make(self, torch: Any, compute: Compute) -> Compute:
         def results(tensors: Tensors) -> list[Any]:
-            found = compute(tensors)
-            several = found if isinstance(found, tuple | list) else (found,)
+            computed = compute(tensors)
+            several = computed if isinstance(computed, tuple | list) else (computed,)
             return [
                 # One number may have a dimension.
                 result.to(getattr(torch, torch_name(output.dtype))).reshape(

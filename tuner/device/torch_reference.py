@@ -127,9 +127,9 @@ class Results:
         self._spec, self._path, self._line, self._what = spec, path, line, what
         self.outputs = [*spec.outputs]
 
-    def arrays(self, xp: Any, found: Any, names: Mapping[str, Any]) -> dict[str, Array]:
+    def arrays(self, xp: Any, outputs: Any, names: Mapping[str, Any]) -> dict[str, Array]:
         """Give the outputs by name; raise `KernelError` unless number, shapes and kinds fit."""
-        results = found if isinstance(found, tuple | list) else (found,)
+        results = outputs if isinstance(outputs, tuple | list) else (outputs,)
         wanted = [output.name for output in self.outputs]
         if len(results) != len(wanted):
             raise self._error(

@@ -493,8 +493,8 @@ class KernelSpec:
     def map_refusal(self, launches: Sequence[LaunchSpec], names: Mapping[str, Value]) -> str:
         """Say what is wrong with the tensor maps of these launches, "" where nothing is."""
         made = (launch for launch in launches if launch.when is None or launch.when.evaluate(names))
-        found = (tensor_map.refusal(names) for launch in made for tensor_map in launch.maps)
-        return next((": ".join(refused) for refused in found if refused), "")
+        refusals = (tensor_map.refusal(names) for launch in made for tensor_map in launch.maps)
+        return next((": ".join(refused) for refused in refusals if refused), "")
 
     def problem_of(self, workload: Workload) -> Workload:
         """Give what configs must have equal bits on: the other axes where rows are invariant."""

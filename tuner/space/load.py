@@ -466,10 +466,12 @@ def _sum_moved_bytes(arguments: Sequence[Argument]) -> Expression:
         if a.shape and a.role == "input" and not {size.text for size in a.shape} & pointed
     ]
     terms = []
-    for one in (*read, *outputs):
-        dtypes = [one.dtype] if one.dtype_by is None else [*one.dtype_by.dtypes.values()]
-        size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if one.role == "inout" else 1)
-        terms.append(" * ".join(f"({n})" for n in (*(e.text for e in one.shape), str(size))))
+    for argument in (*read, *outputs):
+        dtypes = (
+            [argument.dtype] if argument.dtype_by is None else [*argument.dtype_by.dtypes.values()]
+        )
+        size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if argument.role == "inout" else 1)
+        terms.append(" * ".join(f"({n})" for n in (*(e.text for e in argument.shape), str(size))))
     return Expression.parse(" + ".join(terms))
 
 

@@ -79,7 +79,7 @@ def draws_of(spec: KernelSpec, workload: Workload) -> int:
     """Give on how many draws of each kind of input the baseline's accuracy is measured."""
     arrays = [a for a in spec.arguments if a.role != "scratch" and not a.is_scalar]
     sizes = {a.name: prod(a.dimensions(workload.values)) for a in arrays}
-    measured = [sizes[name] for name, one in spec.tolerances.items() if one.measured]
+    measured = [sizes[name] for name, tolerance in spec.tolerances.items() if tolerance.measured]
     drawn = sum(sizes[a.name] for a in arrays if a.role != "output")
     wanted = -(-SAMPLED_ELEMENTS // max(1, min(measured, default=SAMPLED_ELEMENTS)))
     return max(1, min(wanted, SAMPLED_DRAWS, SAMPLED_INPUTS // max(1, drawn)))
@@ -226,13 +226,13 @@ class Leeway:
         limit = prepared.limits.get(name, self._most.block)
         return Accuracy(limit, limit * OF_AN_ELEMENT)
 
-    def explain(self, name: str, found: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
+    def explain(self, name: str, accuracy: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
         """Say how far off an output is in roundings, and what was allowed."""
         seen = self._seen.get((prepared.workload, prepared.kind, name))
         if baseline or seen is None:
             most = self._most_of(prepared, name)
-            return f"{found.block:.2g} roundings; a baseline may have {most.block:.2g}"
-        return f"{found.block:.2g} roundings, where the baseline has {seen.block:.2g}"
+            return f"{accuracy.block:.2g} roundings; a baseline may have {most.block:.2g}"
+        return f"{accuracy.block:.2g} roundings, where the baseline has {seen.block:.2g}"
 
     def tells(self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str) -> bool:
         """Tell whether an output is wrong for some inputs."""
@@ -268,8 +268,8 @@ def is_copied(xp: Any, reference: Array, dtype: str) -> bool:
     """Tell whether an output's dtype holds all that is expected as it is: it may be a copy."""
     flat = reference.reshape(-1)
     return all(
-        is_all(xp, decode(xp, encode(xp, flat[one], dtype), dtype) == flat[one])
-        for one in pieces(xp, flat.size)
+        is_all(xp, decode(xp, encode(xp, flat[piece], dtype), dtype) == flat[piece])
+        for piece in pieces(xp, flat.size)
     )
 
 

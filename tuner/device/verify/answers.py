@@ -68,8 +68,8 @@ def is_either(
     wrong = out != reference.reshape(-1)
     if not _few(xp, wrong):
         return False
-    for one in moved():
-        wrong &= out != one[name].reshape(-1)
+    for expected in moved():
+        wrong &= out != expected[name].reshape(-1)
     return not is_any(xp, wrong)
 
 
@@ -86,8 +86,8 @@ def widen(
     if not _few(xp, ~(apart <= FLOOR * OF_AN_ELEMENT * scale)):
         return None
     jump = scale
-    for one in moved():
-        apart = xp.abs(one[name] - reference)
+    for expected in moved():
+        apart = xp.abs(expected[name] - reference)
         jump = xp.maximum(jump, xp.where(xp.isfinite(apart), apart, 0.0) / _JUMP)
     # Where an output is no steeper than a rounding says, both are about the same.
     if not _few(xp, jump > 4.0 * scale):

@@ -73,11 +73,11 @@ def join_digests(digests: Iterable[object]) -> str:
 
 
 def _sum(words: Array) -> int:
-    found = 0
+    total = 0
     for start in range(0, words.size, CHUNK_WORDS):
         mixed = _mix(np, words[start : start + CHUNK_WORDS], start)
-        found += int(mixed.sum(dtype=np.uint64))
-    return found % (1 << 64)
+        total += int(mixed.sum(dtype=np.uint64))
+    return total % (1 << 64)
 
 
 def _mix(xp: Any, words: Array, start: int) -> Array:
@@ -91,10 +91,10 @@ def _mix(xp: Any, words: Array, start: int) -> Array:
 def _sum_on_gpu(words: Array) -> int:
     import cupy
 
-    found = cupy.zeros(1, cupy.uint64)
+    total = cupy.zeros(1, cupy.uint64)
     kernel = _adder("unsigned char" if words.itemsize == 1 else "unsigned long long")
-    kernel((_BLOCKS,), (_THREADS,), (words, np.int64(words.size), found))
-    return int(found.get()[0])
+    kernel((_BLOCKS,), (_THREADS,), (words, np.int64(words.size), total))
+    return int(total.get()[0])
 
 
 @cache

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from tuner.device.base import Program
@@ -18,6 +17,9 @@ from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 class RunFailedError(Exception):
@@ -257,6 +259,8 @@ def raise_worker_errors(
 
 def lock_gpu(identity: str, gpu: str, options: str) -> FileLock:
     """Keep other runs off a GPU; raise `DeviceError` where one uses it already."""
+    from filelock import FileLock, Timeout  # which imports asyncio
+
     folder = user_cache_path("kernel-tune", ensure_exists=True)
     # Several GPUs are opened by threads that end before the lock is given back.
     lock = FileLock(folder / f"{identity}.lock", thread_local=False)

@@ -347,13 +347,13 @@ def pointed_functions(code: bytes, pointers: tuple[str, ...]) -> dict[str, str]:
     elf = _elf(code)
     places = {symbol.entry.st_value: symbol.name for symbol in _symbols(elf, "STT_OBJECT")}
     functions = {symbol.entry.st_value: symbol.name for symbol in _symbols(elf, "STT_FUNC")}
-    found = {}
+    functions_of = {}
     relocations = elf.get_section_by_name(".rela.dyn")
-    for one in relocations.iter_relocations() if relocations is not None else ():
-        name = places.get(one["r_offset"])
-        if name in pointers and one["r_info_type"] == _RELATIVE64:
-            found[name] = functions[one["r_addend"]]
-    return found
+    for relocation in relocations.iter_relocations() if relocations is not None else ():
+        name = places.get(relocation["r_offset"])
+        if name in pointers and relocation["r_info_type"] == _RELATIVE64:
+            functions_of[name] = functions[relocation["r_addend"]]
+    return functions_of
 
 
 def _resources(kernel: Mapping[str, Any]) -> Resources:

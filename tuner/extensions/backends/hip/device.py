@@ -90,8 +90,6 @@ class HipFamily:
     def open(self, detail: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
         if detail and not detail.isdecimal():
             raise unknown_device(f"hip:{detail}")
-        from tuner.extensions.backends.hip.device import HipDevice
-
         return HipDevice(int(detail or 0), spec, operators)
 
     def compiler(self, jobs: int | None, target: str) -> Compiler:

@@ -259,13 +259,13 @@ def list_gpus(nodes: Path = NODES) -> tuple[AmdGpu, ...]:
     """List what the driver shows, in its order; nothing without a driver."""
     return tuple(
         AmdGpu(
-            _architecture(one["gfx_target_version"]),
-            one["simd_count"],
-            one.get("domain", 0),
-            one.get("location_id", 0),
+            _architecture(node["gfx_target_version"]),
+            node["simd_count"],
+            node.get("domain", 0),
+            node.get("location_id", 0),
         )
-        for one in _properties(nodes)
-        if one.get("simd_count") and "gfx_target_version" in one
+        for node in _properties(nodes)
+        if node.get("simd_count") and "gfx_target_version" in node
     )
 
 

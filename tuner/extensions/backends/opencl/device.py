@@ -132,24 +132,20 @@ class OpenclFamily:
             raise unknown_device(f"opencl:{detail}")
         number = int(detail or 0)
         find_device(number)  # for what is wrong with the installation, here and at once
-        from tuner.extensions.backends.opencl.device import OpenclDevice
-
         return OpenclDevice(number, spec, operators)
 
     def compiler(self, jobs: int | None, target: str) -> Compiler:
-        from tuner.extensions.backends.opencl.compiler import OpenclPool
-
         return OpenclPool(0, jobs, cache=Cache())
 
     def list_here(self) -> list[Listed]:
         """Ask all platforms for their devices; there are none without pyopencl."""
         listed = []
-        for one in list_devices():
-            units, memory_gib = one.compute_units, one.memory_gib
-            text = f"{one.title}, {units} compute units, {memory_gib:.0f} GiB"
-            facts: dict[str, object] = {"name": one.title, "version": one.version}
+        for device in list_devices():
+            units, memory_gib = device.compute_units, device.memory_gib
+            text = f"{device.title}, {units} compute units, {memory_gib:.0f} GiB"
+            facts: dict[str, object] = {"name": device.title, "version": device.version}
             facts |= {"compute_units": units, "memory_gib": memory_gib}
-            listed.append(Listed(f"opencl:{one.number}", text, facts))
+            listed.append(Listed(f"opencl:{device.number}", text, facts))
         return listed
 
 
