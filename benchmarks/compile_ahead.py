@@ -45,7 +45,7 @@ def plan_of(columns: int, tokens: int) -> Any:
 def sources(plan: Any, count: int) -> list[str]:
     """Draw so many of the valid configs, and render them as modules."""
     from tuner.app.check import UnavailableDevice, target_info
-    from tuner.compiler.python import PythonCompiler
+    from tuner.compiler.base import PythonCompiler
     from tuner.search.pool import valid_configs
     from tuner.tuning.evaluator import evaluator_of
 

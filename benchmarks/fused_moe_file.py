@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--two", action="store_true", help="with a config for each GEMM")
     asked = parser.parse_args()
-    from tuner.compiler.python import measured_with
+    from tuner.compiler.base import measured_with
     from tuner.extensions.engines.configs.files import write_files
     from tuner.extensions.engines.configs.winners import files_of_tables
 

@@ -31,11 +31,15 @@ from environment import RESULTS, environment, write_result
 from tuner.app.check import UnavailableDevice
 from tuner.compiler.cache import Cache
 from tuner.device.base import amd_info
-from tuner.extensions.backends.hip.code_object import kernel_resources
-from tuner.extensions.backends.hip.compiler import HipCompiler, code_options, find_clang
+from tuner.extensions.backends.hip.compiler import (
+    HipCompiler,
+    code_options,
+    find_clang,
+    kernel_resources,
+)
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
-from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET
+from tuner.model.hardware import AMD_TARGETS, DEFAULT_TARGET
 from tuner.model.trial import Status
 from tuner.search.pool import valid_configs
 from tuner.space.load import load_definition

@@ -56,7 +56,7 @@ def ours(folder):
     from tuner.app.run import tune
     from tuner.app.session_plan import manifest_of
     from tuner.device.select import open_device
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import RunConfig
     from tuner.model.trial import Status
     from tuner.session.session import Session
     from tuner.space.load import load_definition

@@ -200,7 +200,7 @@ def search(plan, spaces, names, *, stops=False):
 
 def plan_of(spaces, asked, seed):
     """Make the plan of a search of some workloads of one kernel."""
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import RunConfig
     from tuner.space.load import load_definition
     from tuner.space.plan import Plan
     from tuner.space.template import Template

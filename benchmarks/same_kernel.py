@@ -26,7 +26,7 @@ from tuner.compiler.base import CompileRequest, source_key
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Program
 from tuner.device.cuda.device import CudaDevice
-from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunConfig
 from tuner.model.statistics import paired_interval
 from tuner.model.trial import RESOLUTION, Status
 from tuner.space.load import load_definition

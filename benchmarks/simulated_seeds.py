@@ -227,7 +227,7 @@ def searched(
     definition: Any, grounds: Sequence[Ground], seed: int, **changes: Any
 ) -> dict[Any, list[Any]]:
     """Search all workloads together, with what `changes` of the run's config; give the trials."""
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import RunConfig
     from tuner.model.trial import INITIAL
     from tuner.space.callables import load_template
     from tuner.space.plan import Plan

@@ -37,7 +37,7 @@ def ours(definition, template, folder):
     from tuner.compiler.cache import Cache
     from tuner.compiler.pool import NvrtcPool
     from tuner.device.select import open_device
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import RunConfig
     from tuner.model.trial import Status
     from tuner.report.data import from_session
     from tuner.report.sections.course import time_spent

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from torch_here import needs_torch
 
 from tuner.cli import cli
-from tuner.device import bounded, problems
+from tuner.device import problems
 from tuner.device.problems import is_problem
+from tuner.device.verify import reference_process
 from tuner.extensions.draft.problems import statement
 from tuner.model.errors import KernelError
 
@@ -77,7 +78,7 @@ def test_whatever_a_problem_does_is_one_message(
     given, told = PROBLEMS[name]
     if "over 2 s" in told:  # all others need what importing parts of PyTorch takes
         monkeypatch.setattr(statement, "LIMIT_S", 2.0)
-        monkeypatch.setattr(bounded, "GRACE_S", 2.0)
+        monkeypatch.setattr(reference_process, "GRACE_S", 2.0)
     Path("problem.py").write_text(MODULE.format(**{**PLACES, **given}))
     result = CliRunner().invoke(cli, ["init", "problem.py"], prog_name="tune", color=True)
     assert result.exit_code == 2, (result.output, result.exception)

@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 import tuner
 from tuner.cli import cli, options
-from tuner.device import bounded
 from tuner.device.verify import reference_process
 from tuner.model.errors import SessionError
 
@@ -210,7 +209,7 @@ def test_whatever_a_reference_does_is_one_message_of_a_check(
     top, within, told = CHECKED[name]
     if "over 2 s" in told:
         monkeypatch.setattr(reference_process, "LIMIT_S", 2.0)
-        monkeypatch.setattr(bounded, "GRACE_S", 2.0)
+        monkeypatch.setattr(reference_process, "GRACE_S", 2.0)
     path = Path("scale.py")
     head, function, rest = path.read_text().partition("def reference(xp, inputs, axes):\n")
     path.write_text(f"{top}\n{head}{function}    {within or 'pass'}\n{rest}{PRINTING}")

@@ -92,7 +92,7 @@ def test_a_kernel_is_recorded_and_its_recording_answers_without_a_platform(
     assert re.fullmatch(r"[\w.+-]+", path.parent.name)
     found = json.loads(tune("report", "s", "--json").stdout)
     assert found["on_cpu"] is False
-    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
+    monkeypatch.setattr("tuner.extensions.backends.opencl.runtime._handles", list)
     words = ("--device", "recorded", "--session", "r", "--json", "--searcher", "exhaustive")
     done = tune("kernels/doubled.cl", *words)
     assert done.exit_code == 0, done.stderr
@@ -200,7 +200,7 @@ def test_what_is_not_for_opencl_and_what_is_not_there_is_one_error(
     done = tune("kernels/doubled.cl", "--device", "recorded")
     assert done.exit_code == 2
     assert "doubled.json.xz" not in done.stderr
-    monkeypatch.setattr("tuner.extensions.backends.opencl.devices._handles", list)
+    monkeypatch.setattr("tuner.extensions.backends.opencl.runtime._handles", list)
     done = tune("kernels/doubled.cl")
     assert "no OpenCL platform was found" in done.stderr or "pyopencl is not" in done.stderr
     assert_refused(done, "pip install -e '.[opencl]'")

@@ -14,7 +14,7 @@ from shipped_kernels import shipped_definition
 from slow import mostly_slow
 
 from tuner.extensions.cpu.compiler import SANITIZERS, preload
-from tuner.extensions.cpu.family import sanitized_host
+from tuner.extensions.cpu.device import sanitized_host
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import Workload

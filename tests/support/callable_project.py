@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tuner.compiler.python import PythonCompiler
+from tuner.compiler.base import PythonCompiler
 from tuner.device.base import Device
 from tuner.space.callables import load_template
 from tuner.space.load import Definition, load_definition

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tuner.extensions.backends.hip.compiler import find_clang
-from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
+from tuner.model.hardware import DEFAULT_TARGET
 
 
 def compiles_for(target: str) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from callable_kernels import KERNELS, Drawn, callable_space, drawn
 
-from tuner.extensions.cpu.triton_interpreter import mend_interpreter
+from tuner.extensions.cpu.callables import mend_interpreter
 
 GPU = "NVIDIA H200"
 HERE = Path(__file__).parent

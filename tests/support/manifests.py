@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunConfig
 from tuner.session.records import Manifest
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan

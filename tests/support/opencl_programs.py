@@ -14,7 +14,7 @@ from tuner.compiler.base import CompileRequest, source_key
 from tuner.device.base import Program
 from tuner.extensions.backends.opencl.compiler import OpenclPool
 from tuner.extensions.backends.opencl.device import OpenclDevice
-from tuner.extensions.backends.opencl.devices import list_devices
+from tuner.extensions.backends.opencl.runtime import list_devices
 from tuner.model.kernel import Launch
 
 # In a process of its own: PoCL's threads would not outlive a fork of this one. Its LLVM may be too

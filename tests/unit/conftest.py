@@ -17,7 +17,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Tolerance
-from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunConfig
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tuner.analysis.base import INSTRUCTION_CLASSES, OTHER, MachineCode
-from tuner.compiler.toolkit import candidates, executable, list_pip_paths
+from tuner.compiler.command import candidates, executable, list_pip_paths
 
 # How the compiler names the source: equal to `compiler.includes.UNIT_NAME`.
 UNIT = "kernel.cu"

@@ -12,17 +12,22 @@ from pathlib import Path
 
 from tuner.app.plan import check_signature, read_chosen
 from tuner.app.proofs import Proof, prover, require_right
-from tuner.compiler.base import Compiler
-from tuner.compiler.python import PassingCompiler, PythonCompiler
+from tuner.compiler.base import Compiler, PassingCompiler, PythonCompiler
 from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program, amd_info
 from tuner.device.families import family
 from tuner.device.inputs import NORMAL
 from tuner.device.select import open_compiler, open_device
 from tuner.device.verify.reference_process import ReferenceProcess
-from tuner.model.amd import AMD_TARGETS, DEFAULT_TARGET, is_amd
 from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import DeviceError
-from tuner.model.hardware import COMPUTE_CAPABILITIES, MULTIPROCESSORS, architecture_for
+from tuner.model.hardware import (
+    AMD_TARGETS,
+    COMPUTE_CAPABILITIES,
+    DEFAULT_TARGET,
+    MULTIPROCESSORS,
+    architecture_for,
+    is_amd,
+)
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.languages import HIP, OPENCL
 from tuner.model.trial import Status, Trial

@@ -45,7 +45,7 @@ def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: Exit
             remedy="--device command:PROGRAM leaves that to a program (docs/evaluators.md)",
         )
     elif spec.is_callable:
-        from tuner.compiler.python import PythonCompiler
+        from tuner.compiler.base import PythonCompiler
 
         if "callables" in device.capabilities:
             compiler = device.call_compiler(jobs)
@@ -77,7 +77,7 @@ def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitSta
     """Open the profiler that goes deepest here."""
     from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
     from tuner.device.select import open_compiler
-    from tuner.model.amd import is_amd
+    from tuner.model.hardware import is_amd
     from tuner.tuning.evaluator import evaluator_of
     from tuner.tuning.profiling import Profiler, Profiling
 

@@ -29,7 +29,6 @@ from tuner.app.plan import RunOptions, new_plan, new_session_folder
 from tuner.app.session_plan import manifest_of, resumed_plan
 from tuner.app.trust import trust, trust_command
 from tuner.device.select import open_device
-from tuner.model.amd import is_amd
 from tuner.model.errors import (
     INTERRUPTED,
     ClusterLost,
@@ -38,6 +37,7 @@ from tuner.model.errors import (
     Interrupted,
     TunerError,
 )
+from tuner.model.hardware import is_amd
 from tuner.model.languages import OPENCL, language_of
 from tuner.model.settings import AUTO, FILES, GivenSettings
 from tuner.session.session import Session

@@ -14,7 +14,6 @@ from tuner.app.locate import require_kernel, require_space, space_of
 from tuner.app.trust import MayRun, say_no
 from tuner.model.errors import InputError, KernelError
 from tuner.model.languages import OPENCL
-from tuner.model.run_config import RunConfig
 from tuner.model.settings import (
     AUTO,
     CLOSE_COMPARISON_ROUNDS,
@@ -29,6 +28,7 @@ from tuner.model.settings import (
     OPENAI,
     CallSettings,
     GivenSettings,
+    RunConfig,
     option_of,
     read_settings,
 )

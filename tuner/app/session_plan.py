@@ -18,7 +18,7 @@ from tuner.session.records import Manifest, file_sha, headers_sha
 
 if TYPE_CHECKING:
     from tuner.model.kernel import KernelSpec
-    from tuner.model.run_config import RunConfig
+    from tuner.model.settings import RunConfig
     from tuner.session.session import Session
     from tuner.space.plan import Plan
 

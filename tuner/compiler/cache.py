@@ -9,6 +9,7 @@ import logging
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import platformdirs
 
 from tuner.compiler.base import CompileRequest, CompileResult, compiler_options
+from tuner.compiler.includes import include_digest
 from tuner.model.trial import Resources
 from tuner.process.files import atomic_write, read_regular
 from tuner.process.protocol import MAX_MESSAGE_BYTES, pack, unpack
@@ -125,3 +127,19 @@ class Cache:
 
 def _start(key: str, body: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(key.encode() + body).digest()
+
+
+def recall_or_compile(
+    cache: Cache | None,
+    request: CompileRequest,
+    compiler: str,
+    compile_anew: Callable[[], tuple[CompileResult, bool]],
+) -> CompileResult:
+    """Return what is stored of a request, else compile; a result that lasts is stored."""
+    key = cache_key(request, compiler, include_digest(request.source, request.include_dirs))
+    if cache and (stored := cache.get(key)) is not None:
+        return stored
+    result, lasting = compile_anew()
+    if cache and lasting:
+        cache.put(key, result)
+    return result

@@ -149,16 +149,16 @@ def _is_harmless(
 
 
 def _names(statement: ast.stmt) -> frozenset[str]:
-    names_there = set()
+    named = set()
     for node in ast.walk(statement):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name):  # of a module that imports itself
-                names_there.add(name)
+                named.add(name)
             case ast.Global(names=names):
-                names_there.update(names)
+                named.update(names)
             case ast.alias(name=name):
-                names_there.update(name.split("."))
-    return frozenset(names_there)
+                named.update(name.split("."))
+    return frozenset(named)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, source_key, work_groups_of
-from tuner.model.amd import AmdLimits, amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
 from tuner.model.expressions import Value
-from tuner.model.hardware import DeviceLimits, limits_for
+from tuner.model.hardware import AmdLimits, DeviceLimits, amd_limits, limits_for
 from tuner.model.kernel import CALL, ChosenScratch, KernelSpec, Launch, Workload
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Resources, Status

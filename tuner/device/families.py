@@ -43,6 +43,5 @@ def family_names() -> list[str]:
 
 
 def family(name: str) -> DeviceFamily:
-    """Import a family of devices."""
     loaded: DeviceFamily = plugins.load(plugins.DEVICES, name, DeviceFamily)
     return loaded

@@ -55,7 +55,7 @@ def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
 
     `extreme` is none of them where the file leaves it out for every input that could have it.
     """
-    read = [a for a in spec.arguments if a.role in ("input", "inout") and not a.is_scalar]
+    read = [a for a in spec.arguments if a.is_read and not a.is_scalar]
     floats = [argument for argument in read if argument.dtype in FLOAT_DTYPES]
     none = floats and all(a.extreme is not None and a.extreme.largest is None for a in floats)
     kinds = tuple(kind for kind in INPUT_KINDS if kind != EXTREME or not none)
@@ -64,7 +64,6 @@ def input_kinds_for(spec: KernelSpec) -> tuple[str, ...]:
 
 
 def limit_extremes(largest: float) -> str:
-    """Name the kind of input whose extremes end at a number."""
     return f"{EXTREME}{_UP_TO}{largest:g}"
 
 

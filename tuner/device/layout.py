@@ -287,3 +287,29 @@ def _parameter(
 
 def _align(offset: int, unit: int = ALIGNMENT) -> int:
     return -(-offset // unit) * unit
+
+
+class KernelParameters:
+    """A kernel's parameters for arrays at one place in memory, in the form that drivers read."""
+
+    def __init__(self, layout: Layout, base: int) -> None:
+        self.layout, self.base = layout, base
+        offsets = {slot.name: slot.offset for slot in layout.slots}
+        self._values: list[Any] = [
+            ctypes.c_void_p(base + offsets[item])
+            if isinstance(item, str)
+            else SCALARS[item[0]](item[1])
+            for item in layout.order
+        ]
+        # By what a launch takes.
+        self._pointers: dict[object, ctypes.Array[ctypes.c_void_p]] = {}
+
+    def address(self, taken: tuple[str, ...] = ()) -> int:
+        """Return where the addresses of what a launch takes lie; without names, of all."""
+        if taken not in self._pointers:
+            self._point_to(taken, [self._values[place] for place in self.layout.places(taken)])
+        return ctypes.addressof(self._pointers[taken])
+
+    def _point_to(self, key: object, values: list[Any]) -> None:
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        self._pointers[key] = pointers

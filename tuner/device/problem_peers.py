@@ -52,7 +52,7 @@ class _Peer:
     def __init__(self, spec: KernelSpec, posed: Callable[..., Compute], mode: str) -> None:
         self._posed, self._mode = posed, mode
         arguments = [argument for argument in spec.arguments if not argument.is_scalar]
-        self._outputs = [argument for argument in arguments if argument.role in ("output", "inout")]
+        self._outputs = [argument for argument in arguments if argument.is_written]
         self._made: tuple[object, Compute] | None = None
 
     def call(self, tensors: Tensors, axes: Mapping[str, int], **operator: str) -> Tensors:
@@ -67,8 +67,8 @@ class _Peer:
 
     def _make(self, torch: Any, compute: Compute) -> Compute:
         def results(tensors: Tensors) -> list[Any]:
-            found = compute(tensors)
-            several = found if isinstance(found, tuple | list) else (found,)
+            computed = compute(tensors)
+            several = computed if isinstance(computed, tuple | list) else (computed,)
             return [
                 # One number may have a dimension.
                 result.to(getattr(torch, torch_name(output.dtype))).reshape(

@@ -37,7 +37,7 @@ from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
 from tuner.process.files import read_regular
 
 if TYPE_CHECKING:  # a verifier starts sooner without pydantic
-    from tuner.device.definitions import Definition
+    from tuner.device.torch_reference import Definition
 
 Sizes = Mapping[str, int]
 # The largest number of `extreme`: products of two, and sums of some of these, stay in float32's
@@ -55,7 +55,7 @@ def reference_of(spec: KernelSpec) -> Reference:
     if spec.torch is not None:
         return expression_reference(spec)
     if spec.reference.suffix == ".json":
-        from tuner.device.definitions import Definition
+        from tuner.device.torch_reference import Definition
 
         return _reference(spec, Definition(spec.reference))
     if is_problem(spec.reference):
@@ -340,12 +340,10 @@ def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
 
 
 def dtype_name(tensor: Any) -> str:
-    """Name a tensor's dtype as a search space does."""
     return own_dtype(str(tensor.dtype).removeprefix("torch."))
 
 
 def own_dtype(name: str) -> str:
-    """Translate PyTorch's name of a dtype."""
     return _DTYPES.get(name, name)
 
 
@@ -360,9 +358,7 @@ class _Judged:
     def __init__(self, spec: KernelSpec, problem: BenchProblem | Definition) -> None:
         self._spec, self._problem, self._torch = spec, problem, problem.torch
         self._results = Results(spec, problem.path, None, problem.what)
-        self._arrays = {
-            a.name: a for a in spec.arguments if a.role in ("input", "inout") and not a.is_scalar
-        }
+        self._arrays = {a.name: a for a in spec.arguments if a.is_read and not a.is_scalar}
         self._scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
         self._leeway = Leeway(spec)
         # By kind of input and sizes: it takes three runs of the problem to tell.

@@ -207,7 +207,6 @@ def require_dict(path: Path, function: str, returned: object, names: Iterable[st
 
 
 def returning(names: Iterable[str]) -> str:
-    """Say what to return: a dict with all of these names."""
     return f"return {{{', '.join(f'{name!r}: ...' for name in names)}}}"
 
 

@@ -13,8 +13,8 @@ from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.device.families import family, family_names
 from tuner.device.recorded.recording import recordings_of
-from tuner.model.amd import is_amd
 from tuner.model.errors import DeviceError, InputError
+from tuner.model.hardware import is_amd
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.languages import HIP, OPENCL, PYTHON
 from tuner.model.settings import COMMAND

@@ -53,8 +53,10 @@ class Consumption:
     @property
     def net_range_mj(self) -> tuple[float, float]:
         """The least and the largest net energy, of every window with every idle power."""
-        found = [_net_mj(window, idle_w) for window, idle_w in product(self.windows, self.idle_w)]
-        return min(found), max(found)
+        energies = [
+            _net_mj(window, idle_w) for window, idle_w in product(self.windows, self.idle_w)
+        ]
+        return min(energies), max(energies)
 
     @property
     def edp(self) -> float:
@@ -66,8 +68,8 @@ class Consumption:
         """How far the windows' gross energies lie apart, as a share; None for a single window."""
         if len(self.windows) < 2:
             return None
-        found = [window.power_w * _time_us(window) for window in self.windows]
-        return (max(found) - min(found)) / fmean(found)
+        energies = [window.power_w * _time_us(window) for window in self.windows]
+        return (max(energies) - min(energies)) / fmean(energies)
 
     def cost(self, objective: Objective) -> float:
         return {"time": self.time_us, "energy": self.net_mj, "edp": self.edp}[objective]
@@ -102,24 +104,26 @@ class Account:
         return (*filter(None, (self.baseline,)), *self.variants)
 
     def of(self, variant: Variant | None) -> Consumption | None:
-        return next((one for one in self.programs if one.variant == variant), None)
+        return next((program for program in self.programs if program.variant == variant), None)
 
     def ranked(self, objective: Objective) -> tuple[Consumption, ...]:
         """Order the variants, the best first; of those that tie with the best, the fastest."""
-        order = sorted(self.variants, key=lambda one: (one.cost(objective), one.time_us))
+        order = sorted(
+            self.variants, key=lambda program: (program.cost(objective), program.time_us)
+        )
         if not order:
             return ()
         best = order[0].cost(objective)
-        tied = [one for one in order if one.cost(objective) <= best + abs(best) * TIE]
-        return (*sorted(tied, key=lambda one: one.time_us), *order[len(tied) :])
+        tied = [program for program in order if program.cost(objective) <= best + abs(best) * TIE]
+        return (*sorted(tied, key=lambda program: program.time_us), *order[len(tied) :])
 
     def front(self) -> tuple[Consumption, ...]:
         """List the programs that no other beats in both time and net energy, fastest first."""
-        found: list[Consumption] = []
-        for one in sorted(self.programs, key=lambda one: (one.time_us, one.net_mj)):
-            if not found or one.net_mj < found[-1].net_mj:
-                found.append(one)
-        return tuple(found)
+        front: list[Consumption] = []
+        for program in sorted(self.programs, key=lambda program: (program.time_us, program.net_mj)):
+            if not front or program.net_mj < front[-1].net_mj:
+                front.append(program)
+        return tuple(front)
 
     def saving(self, variant: Variant, objective: Objective = "energy") -> Saving | None:
         """Compare a variant with the baseline; None where either costs nothing measurable."""
@@ -141,22 +145,22 @@ class Account:
 def accounts(energies: Iterable[Energy]) -> dict[Workload, Account]:
     """Sum windows up by workload, in the order in which workloads were first measured."""
     groups: dict[Workload, list[Energy]] = {}
-    for one in energies:
-        groups.setdefault(one.workload, []).append(one)
-    found = {}
+    for energy in energies:
+        groups.setdefault(energy.workload, []).append(energy)
+    accounted = {}
     for workload, group in groups.items():
-        idle_w = tuple(one.window.power_w for one in group if one.kind == "idle")
+        idle_w = tuple(energy.window.power_w for energy in group if energy.kind == "idle")
         windows: dict[Variant | None, list[EnergyWindow]] = {}
-        for one in group:
-            if one.kind != "idle":
-                windows.setdefault(one.variant, []).append(one.window)
+        for energy in group:
+            if energy.kind != "idle":
+                windows.setdefault(energy.variant, []).append(energy.window)
         programs = {
             variant: Consumption(variant, tuple(own), idle_w or (0.0,))
             for variant, own in windows.items()
         }
         baseline = programs.pop(None, None)
-        found[workload] = Account(workload, idle_w, baseline, tuple(programs.values()))
-    return found
+        accounted[workload] = Account(workload, idle_w, baseline, tuple(programs.values()))
+    return accounted
 
 
 def _time_us(window: EnergyWindow) -> float:

@@ -21,6 +21,8 @@ TunerError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 # What a program ends with that was stopped: the session can be resumed.
@@ -137,3 +139,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, command: tuple[str, ...]) -> None:
         super().__init__(*command)
         self.command = command
+
+
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Ask whether a similar name was meant, for the beginning of a remedy; "" where none is."""
+    near = get_close_matches(name, [*known], n=1)
+    return f"did you mean `{near[0]}`? " if near else ""

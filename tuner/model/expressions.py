@@ -306,7 +306,7 @@ class _Folded(_Rewriter):
 def _operands(node: ast.expr) -> list[ast.expr]:
     function = node.func if isinstance(node, ast.Call) else None
     children = (one for one in ast.iter_child_nodes(node) if one is not function)
-    return [one for one in children if isinstance(one, ast.expr)]
+    return [child for child in children if isinstance(child, ast.expr)]
 
 
 def _with_operands(node: ast.expr, operands: list[ast.expr]) -> ast.expr:

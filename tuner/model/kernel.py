@@ -155,6 +155,14 @@ class Argument:
     def is_scalar(self) -> bool:
         return self.value is not None
 
+    @property
+    def is_read(self) -> bool:
+        return self.role in ("input", "inout")
+
+    @property
+    def is_written(self) -> bool:
+        return self.role in ("output", "inout")
+
     def dimensions(self, names: Mapping[str, Value]) -> tuple[int, ...]:
         return tuple(dimension.integer(names) for dimension in self.shape)
 
@@ -228,7 +236,7 @@ class LaunchSpec:
 
     def expressions(self) -> tuple[Expression, ...]:
         optional = (one for one in (self.shared_memory, self.pdl, self.when) if one)
-        mapped = (expression for one in self.maps for expression in one.expressions())
+        mapped = (expression for tensor_map in self.maps for expression in tensor_map.expressions())
         return (*self.grid, *self.block, *self.cluster, *optional, *mapped)
 
     def resolve(self, names: Mapping[str, Value]) -> Launch | None:
@@ -243,7 +251,7 @@ class LaunchSpec:
             cluster=_dim3(self.cluster, names) if self.cluster else None,
             pdl=bool(self.pdl and self.pdl.evaluate(names)),
             arguments=self.arguments,
-            maps=tuple(one.resolve(names) for one in self.maps),
+            maps=tuple(tensor_map.resolve(names) for tensor_map in self.maps),
         )
 
 
@@ -302,7 +310,6 @@ class Invariance:
         return next((n for n, size in enumerate(argument.shape) if self._counts(size)), None)
 
     def varies(self, size: Expression) -> bool:
-        """Tell whether a size depends on how many rows there are."""
         return len({*self._sizes_of(size).values()}) > 1
 
     def pads(self, size: Expression) -> bool:
@@ -405,19 +412,24 @@ class KernelSpec:
         return (*self.tuned, *self.held_out)
 
     @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """The arguments that the kernel writes, those that it reads too among them."""
+        return tuple(argument for argument in self.arguments if argument.is_written)
+
+    @property
     def deterministic(self) -> frozenset[str]:
         """The arguments whose bits may not differ between runs on the same inputs."""
-        return frozenset(one.name for one in self.arguments if one.deterministic)
+        return frozenset(argument.name for argument in self.arguments if argument.deterministic)
 
     @property
     def work_depends_on_inputs(self) -> bool:
         """Tell whether inputs are places or lengths: then they decide how much a call has to do."""
-        return any(one.fill in WHOLE_FILLS for one in self.arguments)
+        return any(argument.fill in WHOLE_FILLS for argument in self.arguments)
 
     @property
     def constants(self) -> tuple[str, ...]:
         """The inputs that a programmatic launch may read before it waits."""
-        return tuple(one.name for one in self.arguments if one.constant)
+        return tuple(argument.name for argument in self.arguments if argument.constant)
 
     @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:
@@ -453,7 +465,7 @@ class KernelSpec:
 
     def with_added(self, scratch: Sequence[Argument]) -> KernelSpec:
         """Take scratch that templates brought along; what takes all arguments takes none of it."""
-        users = tuple(one for one in self.arguments if not one.added)
+        users = tuple(argument for argument in self.arguments if not argument.added)
         if not scratch:
             return self
         return replace(
@@ -465,7 +477,7 @@ class KernelSpec:
 
     def is_sized(self, argument: Argument) -> bool:
         """Tell whether a config chooses the argument's shape, or that it is there; of scratch."""
-        known = {*self.axes, *(one.name for one in self.operators)}
+        known = {*self.axes, *(operator.name for operator in self.operators)}
         return argument.added or any(dimension.names - known for dimension in argument.shape)
 
     @property
@@ -487,9 +499,9 @@ class KernelSpec:
 
     def map_refusal(self, launches: Sequence[LaunchSpec], names: Mapping[str, Value]) -> str:
         """Say what is wrong with the tensor maps of these launches, "" where nothing is."""
-        made = (one for one in launches if one.when is None or one.when.evaluate(names))
-        found = (one.refusal(names) for launch in made for one in launch.maps)
-        return next((": ".join(refused) for refused in found if refused), "")
+        made = (launch for launch in launches if launch.when is None or launch.when.evaluate(names))
+        refusals = (tensor_map.refusal(names) for launch in made for tensor_map in launch.maps)
+        return next((": ".join(refused) for refused in refusals if refused), "")
 
     def problem_of(self, workload: Workload) -> Workload:
         """Give what configs must have equal bits on: the other axes where rows are invariant."""
@@ -543,7 +555,7 @@ def name_arguments(
     launches: Sequence[LaunchSpec], arguments: Sequence[Argument]
 ) -> tuple[LaunchSpec, ...]:
     """Have launches that take all arguments list them."""
-    names = tuple(one.name for one in arguments)
+    names = tuple(argument.name for argument in arguments)
     return tuple(one if one.arguments else replace(one, arguments=names) for one in launches)
 
 

@@ -16,12 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from tuner.model.errors import InputError
+from tuner.model.errors import InputError, suggest_name
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     Model = TypeVar("Model", bound=BaseModel)
+
+
+from tuner.model.kernel import Workload
 
 T = TypeVar("T")
 # Settings as somebody gives them, by the names of `RunSettings`; who does not says nothing of them.
@@ -128,7 +131,6 @@ class Setting:
 
     @property
     def option(self) -> str:
-        """The option of the command line."""
         return self.flag or f"--{self.key.replace('_', '-')}"
 
 
@@ -325,7 +327,6 @@ Given = TypeVar("Given", RunSettings, CallSettings)
 
 
 def option_of(name: str) -> str:
-    """Name the option of the command line that gives a setting."""
     return SETTINGS[name].option
 
 
@@ -370,10 +371,7 @@ def _explain_mistake(declaring: type, mistake: Mapping[str, Any]) -> InputError:
     name, message = str(mistake["loc"][0]), mistake["msg"]
     known = {one.name: one for one in settings_in(declaring)}
     if name not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = suggest_name(name, known)
         remedy = f"{hint}there are: {', '.join(known)}"
         return InputError(f"there is no setting `{name}`", remedy=remedy)
     wrong = known[name]
@@ -387,7 +385,6 @@ def _explain_mistake(declaring: type, mistake: Mapping[str, Any]) -> InputError:
 
 @cache
 def _model(declaring: type) -> type[BaseModel]:
-    """Make the model that checks settings as Python gives them."""
     from pydantic import ConfigDict, create_model
 
     hints = get_type_hints(declaring)
@@ -400,7 +397,6 @@ def _model(declaring: type) -> type[BaseModel]:
 
 
 def _add_range(of: Setting, kind: Any) -> Any:
-    """Add the range of a setting to its type."""
     from pydantic import Field
 
     if of.choices:
@@ -443,3 +439,42 @@ def offering(
         return create_model(model.__name__, __base__=model, **offered)
 
     return add
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig(Settings):
+    """All that decides what a run does; a session keeps it, and a resumed run compares with it.
+
+    `trials` is per workload and candidate, `time_s` for the whole run; None where there is no such
+    bound. A search ends where what is untried is thought to save less than `enough` of the best
+    time. `rounds` is how often `agent` may write another candidate, and `policy` chooses the one
+    that it builds on. Without `profile` it is told times alone. `max_tokens`, `max_cost` and
+    `prices` bound what a model may spend, `exchange` is the folder of the agent `files`, and
+    `sources` are folders an agent may read.
+    `objective` is what the winners are chosen by; the search itself goes by time. The set of
+    variants is the smallest within `variants_within` of each best, or the best `max_variants`, or
+    the fewest that lose little in all.
+    `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
+    on each workload whatever the search tries. `surroundings` are those that times are measured in:
+    `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
+    search tries configs that the space's `prune` leaves out as slow. With `keep_bits` only configs
+    whose outputs have the bits of the default config's may win, and with `invariant` those whose
+    rows have the same bits in every batch. With `mutants` the first run of a
+    space says how many broken versions of its baseline verification catches. `gpus` are those of
+    several that share the workloads, "" for the one of `device`.
+    """
+
+    space: Path
+    template: Path
+    workloads: tuple[Workload, ...]
+    peers: tuple[str, ...] = ()
+    agent: str = LITERAL
+    model: str = ""
+    rounds: int = 0
+    policy: str = GREEDY
+    prices: Path | None = None
+    exchange: Path | None = None
+    sources: tuple[Path, ...] = ()
+    finalists: int = FINALISTS
+    comparison_rounds: int = COMPARISON_ROUNDS
+    surveyed: int | None = None

@@ -168,7 +168,6 @@ def _positive(values: Sequence[float]) -> Floats:
 
 
 def _costs(times_us: Floats) -> Floats:
-    """Average over the last axis without the extremes."""
     count = times_us.shape[-1]
     cut = int(TRIMMED * count)
     means: Floats = np.sort(times_us, axis=-1)[..., cut : count - cut].mean(axis=-1)

@@ -60,8 +60,7 @@ class Surroundings:
 
     @property
     def neighbours(self) -> tuple[Neighbour, ...]:
-        """All of them, in their order."""
-        return tuple(one for link in self.links for one in (*link.before, *link.after))
+        return tuple(neighbour for link in self.links for neighbour in (*link.before, *link.after))
 
     @property
     def successor_waits(self) -> bool:
@@ -127,7 +126,6 @@ class SurroundingsSpec:
     when: Expression | None = None
 
     def holds(self, names: Mapping[str, Value]) -> bool:
-        """Tell whether these are a workload's surroundings."""
         return self.when is None or bool(self.when.evaluate(names))
 
     def on(self, axes: Mapping[str, int]) -> Surroundings:

@@ -144,7 +144,6 @@ class Accuracy:
     element: float = 0.0
 
     def joined(self, other: Accuracy) -> Accuracy:
-        """Take the larger of both."""
         return Accuracy(max(self.block, other.block), max(self.element, other.element))
 
 

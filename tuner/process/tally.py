@@ -47,7 +47,6 @@ def spent_on(what: str) -> Iterator[None]:
 
 
 def list_seconds() -> Mapping[str, float]:
-    """Tell the seconds until now, by name."""
     with _lock:
         return dict(_seconds)
 
@@ -59,7 +58,6 @@ def note_start(what: str) -> None:
 
 
 def starts() -> Counter[str]:
-    """Count all that were started until now, by their names."""
     with _lock:
         return Counter(_starts)
 

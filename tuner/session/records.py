@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from tuner.model.bounds import FileName, Printable, Seconds
 from tuner.model.kernel import KernelSpec, Workload
-from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunConfig
 from tuner.model.trial import (
     Check,
     Comparison,

@@ -375,7 +375,7 @@ def _mismatch(argument: Argument, parameter: KernelParameter) -> tuple[str, str]
         null = argument.value is not None and argument.value.text == "0"
         fits = null and argument.dtype in ("int64", "uint64")
         return None if fits else ("is a scalar", "give it a shape and a role")
-    if parameter.pointers and parameter.const and argument.role in ("output", "inout"):
+    if parameter.pointers and parameter.const and argument.is_written:
         return f"has role {argument.role}", "write `role: input`, or take another argument"
     if parameter.pointers > 1 or parameter.dtype is None:
         return None

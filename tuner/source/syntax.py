@@ -199,7 +199,6 @@ def walk(root: Node) -> Iterator[Node]:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Go up from a node's parent to the root."""
     while parent := node.parent:
         yield parent
         node = parent

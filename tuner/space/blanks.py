@@ -32,13 +32,13 @@ class Blank:
 
 def blanks(text: str) -> list[tuple[int, str]]:
     """List the blanks that are left in a drafted file: the line, and what is needed there."""
-    found = []
+    left = []
     for line, row in enumerate(text.splitlines(), 1):
         code, _, comment = row.partition(" #")
         if _BLANK.search(code) and not code.lstrip().startswith("#"):
             what = f"#{comment}".partition(MARK)[2].strip()
-            found.append((line, what or f"a value for {BLANK}"))
-    return found
+            left.append((line, what or f"a value for {BLANK}"))
+    return left
 
 
 def blanks_in(path: Path) -> list[Blank]:

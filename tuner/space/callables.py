@@ -70,7 +70,7 @@ def baseline_text(spec: KernelSpec, names: Mapping[str, Value]) -> str:
     """Write the module of the baseline: the kernel as it is, called without a config."""
     text = read_text(spec.source, _LARGEST_CHARACTERS, KernelError, "kernel")
     axes = {axis: names[axis] for axis in spec.axes}
-    operators = {one.name: names[one.name] for one in spec.operators}
+    operators = {operator.name: names[operator.name] for operator in spec.operators}
     return f"{_end_with_newline(text)}CONFIG = None\nAXES = {axes!r}\nOPERATORS = {operators!r}\n"
 
 
@@ -85,23 +85,25 @@ def check_function(spec: KernelSpec) -> None:
     except SyntaxError as error:
         message = f"is not Python: {error.msg}"
         raise KernelError(message, path=spec.source, line=error.lineno) from error
-    found = _launch(module)
-    operators = ", ".join(f"{one.name}={one.values[0]!r}" for one in spec.operators)
+    function = _launch(module)
+    operators = ", ".join(f"{operator.name}={operator.values[0]!r}" for operator in spec.operators)
     example = f"def {FUNCTION}(config, tensors, axes{operators and ', ' + operators})"
-    unlike = _UNLIKE.get(type(found))
-    if found is None or unlike:
+    unlike = _UNLIKE.get(type(function))
+    if function is None or unlike:
         raise KernelError(
             f"`{FUNCTION}` is {unlike}" if unlike else f"defines no function `{FUNCTION}`",
             path=spec.source,
-            line=None if found is None else found.lineno,
+            line=None if function is None else function.lineno,
             remedy=f"write {example}: it enqueues the work of a config on the current stream, and "
             "what the library does by itself where the config is None",
         )
-    if not isinstance(found, ast.FunctionDef | ast.Lambda):
+    if not isinstance(function, ast.FunctionDef | ast.Lambda):
         return
-    message = _not_taken(found.args, [one.name for one in spec.operators])
+    message = _not_taken(function.args, [operator.name for operator in spec.operators])
     if message:
-        raise KernelError(message, path=spec.source, line=found.lineno, remedy=f"write {example}")
+        raise KernelError(
+            message, path=spec.source, line=function.lineno, remedy=f"write {example}"
+        )
 
 
 def _launch(module: ast.Module) -> ast.stmt | ast.expr | None:
@@ -123,18 +125,18 @@ def _not_taken(taken: ast.arguments, operators: Sequence[str]) -> str:
     """Say why a function cannot be called with three arguments and the operators by name."""
     placed = [*taken.posonlyargs, *taken.args]
     first, others = placed[:_CALLED_BY_PLACE], placed[_CALLED_BY_PLACE:]
-    if len(first) < _CALLED_BY_PLACE or any(one.arg in operators for one in first):
+    if len(first) < _CALLED_BY_PLACE or any(parameter.arg in operators for parameter in first):
         return _TOOK
-    named = {one.arg for one in (*others, *taken.kwonlyargs)}
+    named = {parameter.arg for parameter in (*others, *taken.kwonlyargs)}
     for name in operators:
         if name not in named and not taken.kwarg:
             return f"`{FUNCTION}` lacks the parameter {name!r}"
     required = others[: max(0, len(others) - len(taken.defaults))]
     pairs = zip(taken.kwonlyargs, taken.kw_defaults, strict=True)
-    required += [one for one, default in pairs if default is None]
-    for one in required:
-        if one.arg not in operators or one in taken.posonlyargs:
-            return f"`{FUNCTION}` asks for {one.arg!r}, which is no choice of the operator"
+    required += [parameter for parameter, default in pairs if default is None]
+    for parameter in required:
+        if parameter.arg not in operators or parameter in taken.posonlyargs:
+            return f"`{FUNCTION}` asks for {parameter.arg!r}, which is no choice of the operator"
     return ""
 
 

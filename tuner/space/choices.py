@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ from tuner.model.config import (
     SearchSpace,
     format_value,
 )
-from tuner.model.errors import KernelError
+from tuner.model.errors import KernelError, suggest_name
 from tuner.model.expressions import Expression, Value, map_expressions
 from tuner.model.kernel import DEVICE_NAMES, DTYPE_BYTES, KernelSpec, LaunchSpec
 from tuner.model.languages import CUDA, Language
@@ -53,7 +52,6 @@ class ExpressionReader:
         return parsed.define(self.derived)
 
     def optional(self, value: object, *location: str | int) -> Expression | None:
-        """Parse the value at `location` where there is one."""
         return None if value is None else self.read(value, *location)
 
     def all(self, values: Iterable[object] | None, *location: str | int) -> tuple[Expression, ...]:
@@ -188,7 +186,6 @@ def _values(document: Document, name: str, values: list[Value]) -> tuple[Value, 
 def _config(
     document: Document, values: Mapping[str, Value], space: SearchSpace, *here: str | int
 ) -> Config:
-    """Read a config that stands in the file at `here`, with the parameters' own values."""
     what = f"`{here[0]}`"
     for name in values:
         if name not in space.names:
@@ -250,13 +247,13 @@ def bind(what: _Bound, operators: Mapping[str, str]) -> _Bound:
 def bind_dtypes(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
     """Put a choice of operators into the dtypes of arguments, and of tensor maps over them."""
     chosen = {
-        one.name: one.dtype_by.dtypes[operators[one.dtype_by.operator]]
-        for one in spec.arguments
-        if one.dtype_by is not None
+        argument.name: argument.dtype_by.dtypes[operators[argument.dtype_by.operator]]
+        for argument in spec.arguments
+        if argument.dtype_by is not None
     }
 
     def with_dtypes(launch: LaunchSpec) -> LaunchSpec:
-        dtypes = [chosen.get(one.of, one.dtype) for one in launch.maps]
+        dtypes = [chosen.get(tensor_map.of, tensor_map.dtype) for tensor_map in launch.maps]
         maps = (
             replace(one, dtype=dtype, element_bytes=DTYPE_BYTES[dtype])
             for one, dtype in zip(launch.maps, dtypes, strict=True)
@@ -295,8 +292,7 @@ def refusal(option: str, language: Language = CUDA) -> tuple[str, str] | None:
     values = _OPTIONS["values"]
     name = _OPTIONS["short"].get(given, given if given.startswith("--") else f"-{given}")
     if name not in values:
-        near = get_close_matches(name, values, n=1)
-        hint = f"did you mean `{near[0]}`? " if near else ""
+        hint = suggest_name(name, values)
         allowed = f"allowed: -DNAME=value, -UNAME, {', '.join(values)}"
         return f"the compiler option `{given}` is not allowed here", hint + allowed
     if not re.fullmatch(values[name], value):

@@ -6,13 +6,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Literal
 
 from tuner.model.config import SearchSpace
-from tuner.model.errors import ExpressionError, KernelError
+from tuner.model.errors import ExpressionError, KernelError, suggest_name
 from tuner.model.expressions import Expression
 from tuner.model.kernel import (
     DEVICE_NAMES,
@@ -43,11 +42,16 @@ from tuner.space.choices import (
     refusal,
     search_space,
 )
-from tuner.space.invariance import read_rows, require_rows
-from tuner.space.launches import check_maps, check_taken, read_launch
+from tuner.space.launches import (
+    check_maps,
+    check_taken,
+    read_launch,
+    read_rows,
+    require_rows,
+    torch_text,
+)
 from tuner.space.schema import LARGEST, ArgumentModel, SpaceModel, ToleranceModel, validate_space
 from tuner.space.surroundings import check_sizes, surroundings
-from tuner.space.torch_text import torch_text
 from tuner.space.yaml import Document, read
 
 _FILL = re.compile(r"([a-z][a-z0-9_]*)\s*(?:\((.*)\))?")
@@ -174,10 +178,10 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     names = frozenset({*model.axes, *model.operator})
     of_axes = ExpressionReader(document, names)
     of_launches = ExpressionReader(document, names | DEVICE_NAMES)
-    defined = {one.name: one.expression for one in space.derived}
+    defined = {definition.name: definition.expression for definition in space.derived}
     of_configs = ExpressionReader(document, names | DEVICE_NAMES | set(space.names), defined)
     arguments = _arguments(of_axes, model, space)
-    users = tuple(one for one in arguments if not one.added)
+    users = tuple(argument for argument in arguments if not argument.added)
     folder = document.path.parent
     for i, option in enumerate(model.options):
         if wrong := refusal(option, language_of(Path(model.source))):
@@ -228,7 +232,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
         rows=rows,
         weight=of_axes.optional(model.workloads.weight, "workloads", "weight"),
         invariant=rows if model.invariant else None,
-    ).with_added([one for one in arguments if one.added])
+    ).with_added([argument for argument in arguments if argument.added])
 
 
 def _arguments(
@@ -248,7 +252,7 @@ def _arguments(
                 remedy = "only scratch of kernels in CUDA may: Python allocates its own"
                 raise document.error(message, key, i, remedy=remedy)
             arguments.append(replace(argument, added=key == "scratch"))
-    if not any(argument.role in ("output", "inout") for argument in arguments):
+    if not any(argument.is_written for argument in arguments):
         message = "no argument is an output"
         remedy = "give the arrays that the kernel writes `role: output` or `role: inout`"
         raise document.error(message, "arguments", remedy=remedy)
@@ -269,9 +273,7 @@ def _argument(
     dtypes = [item.dtype] if dtype_by is None else [*dtype_by.dtypes.values()]
     for dtype in dtypes:
         if dtype not in DTYPE_BYTES:
-            near = get_close_matches(dtype, DTYPE_BYTES, n=1)
-            remedy = f"did you mean `{near[0]}`? " if near else ""
-            remedy += f"dtypes: {', '.join(DTYPE_BYTES)}"
+            remedy = suggest_name(dtype, DTYPE_BYTES) + f"dtypes: {', '.join(DTYPE_BYTES)}"
             raise document.error(f"`{dtype}` is not a dtype", *here, "dtype", remedy=remedy)
     if (item.shape is None) == (item.value is None):
         both = "both a `shape` and a `value`" if item.shape else "neither a `shape` nor a `value`"
@@ -333,8 +335,7 @@ def _fill(
     given = [piece.strip() for piece in _NEXT.split(inside)] if inside else []
     document, here = reader.document, (*place, "fill")
     if name not in FILLS:
-        near = get_close_matches(name, FILLS, n=1)
-        remedy = (f"did you mean `{near[0]}`? " if near else "") + f"fills: {', '.join(FILLS)}; "
+        remedy = suggest_name(name, FILLS) + f"fills: {', '.join(FILLS)}; "
         remedy += "or define inputs(xp, rng, axes, fill) in the reference file"
         raise document.error(f"{item.fill!r} is not a fill", *here, remedy=remedy)
     least, most = FILLS[name]
@@ -431,7 +432,7 @@ def _workloads(
 def _tolerances(
     document: Document, model: SpaceModel, arguments: tuple[Argument, ...]
 ) -> dict[str, Tolerance]:
-    outputs = {a.name: a.dtype for a in arguments if a.role in ("output", "inout")}
+    outputs = {a.name: a.dtype for a in arguments if a.is_written}
     for name, item in model.tolerance.items():
         if name not in outputs:
             remedy = f"outputs: {', '.join(outputs)}"
@@ -463,17 +464,19 @@ def _sum_moved_bytes(arguments: Sequence[Argument]) -> Expression:
     pointed = {
         b.text for a in arguments if a.fill in ("indices", "distinct") for b in a.fill_bounds
     }
-    outputs = [a for a in arguments if a.role in ("output", "inout")]
+    outputs = [a for a in arguments if a.is_written]
     read = [
         a
         for a in arguments
         if a.shape and a.role == "input" and not {size.text for size in a.shape} & pointed
     ]
     terms = []
-    for one in (*read, *outputs):
-        dtypes = [one.dtype] if one.dtype_by is None else [*one.dtype_by.dtypes.values()]
-        size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if one.role == "inout" else 1)
-        terms.append(" * ".join(f"({n})" for n in (*(e.text for e in one.shape), str(size))))
+    for argument in (*read, *outputs):
+        dtypes = (
+            [argument.dtype] if argument.dtype_by is None else [*argument.dtype_by.dtypes.values()]
+        )
+        size = min(DTYPE_BYTES[dtype] for dtype in dtypes) * (2 if argument.role == "inout" else 1)
+        terms.append(" * ".join(f"({n})" for n in (*(e.text for e in argument.shape), str(size))))
     return Expression.parse(" + ".join(terms))
 
 

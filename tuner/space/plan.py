@@ -7,7 +7,7 @@ from math import log
 
 from tuner.model.config import SearchSpace
 from tuner.model.kernel import KernelSpec, Workload
-from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunConfig
 from tuner.model.trial import INITIAL
 from tuner.space.template import Template
 

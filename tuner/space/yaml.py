@@ -87,7 +87,6 @@ class Document:
         return place.plain if place else None
 
     def error(self, message: str, *location: str | int, remedy: str | None = None) -> SpaceError:
-        """Make the error for the value at `location`."""
         return SpaceError(message, path=self.path, line=self.line(*location), remedy=remedy)
 
 
@@ -121,15 +120,6 @@ def read_text(path: Path, most_bytes: int, failure: type[InputError], what: str)
 @lru_cache(maxsize=32)
 def parse(text: str, path: Path, page: str = _PAGE) -> Document:
     """Read `text` as the content of `path`; whoever gets it leaves `data` as it is."""
-    _check_characters(text, path)
-    root = _compose(text, path, f"start with `version: 1`; {page} has a complete example")
-    reader = _Reader(path)
-    data = reader.value(root, (), root)
-    assert isinstance(data, dict)
-    return Document(path, text, data, reader.places)
-
-
-def _check_characters(text: str, path: Path) -> None:
     for number, line in enumerate(text.split("\n"), 1):
         hidden = [c for c in line.rstrip("\r") if not c.isprintable() and c != "\t"]
         indent = line[: len(line) - len(line.lstrip())]
@@ -143,6 +133,11 @@ def _check_characters(text: str, path: Path) -> None:
         else:
             continue
         raise SpaceError(message, path=path, line=number, remedy=remedy)
+    root = _compose(text, path, f"start with `version: 1`; {page} has a complete example")
+    reader = _Reader(path)
+    data = reader.value(root, (), root)
+    assert isinstance(data, dict)
+    return Document(path, text, data, reader.places)
 
 
 class _Composer(Composer):

@@ -10,8 +10,8 @@ from difflib import SequenceMatcher
 
 from tuner.analysis.sass import disassemble, find_nvdisasm, opcodes_by_line
 from tuner.device.base import Program
-from tuner.model.amd import is_amd
 from tuner.model.errors import TunerError
+from tuner.model.hardware import is_amd
 from tuner.model.languages import CUDA
 from tuner.model.trial import Result
 from tuner.session.events import CodeLine, MachineCodeCompared

@@ -14,7 +14,7 @@ from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import DURATION, counters_for, metrics_of
 from tuner.analysis.sass import codes, disassemble, hot_lines
 from tuner.device.base import Counters, DeviceInfo, LaunchCounts, Outcome
-from tuner.model.amd import is_amd
+from tuner.model.hardware import is_amd
 from tuner.model.kernel import Workload
 from tuner.model.languages import CUDA
 from tuner.model.trial import Trial

@@ -17,7 +17,7 @@ from tuner.device.base import (
     verify_all,
 )
 from tuner.device.sizes import choose_near
-from tuner.device.verify.rows import draw_sizes
+from tuner.device.verify.bits import draw_sizes
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.model.errors import InputError
 from tuner.model.kernel import Invariance, Workload

@@ -10,8 +10,7 @@ from callable_project import KERNEL, SPACE, callable_project
 
 from tuner.app.plan import RunOptions
 from tuner.app.run import run
-from tuner.compiler.base import Compiler, CompileRequest, CompileResult
-from tuner.compiler.python import PythonCompiler
+from tuner.compiler.base import Compiler, CompileRequest, CompileResult, PythonCompiler
 from tuner.device.base import Outcome, Program
 from tuner.device.simulated import SimulatedDevice
 

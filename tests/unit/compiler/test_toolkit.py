@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.compiler.toolkit import candidates, executable, list_pip_paths, version_of
+from tuner.compiler.command import candidates, executable, list_pip_paths, version_of
 
 
 def test_versions_are_compared_as_numbers() -> None:

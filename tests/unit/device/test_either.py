@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.device.either import EitherLibrary
+from tuner.device.verify.answers import EitherLibrary
 
 GPU = SimpleNamespace(asnumpy=np.asarray, asarray=np.asarray, cumsum=np.cumsum)
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.compiler.base import Compiler
-from tuner.compiler.python import PythonCompiler
+from tuner.compiler.base import Compiler, PythonCompiler
 from tuner.device.base import Device, Outcome, Program, verify_all
 from tuner.device.group import DeviceGroup, Home, Turns, group_of
 from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice

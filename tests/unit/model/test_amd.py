@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.model.amd import AMD_TARGETS, amd_limits, is_amd
 from tuner.model.errors import DeviceError
-from tuner.model.hardware import occupancy, refusal
+from tuner.model.hardware import AMD_TARGETS, amd_limits, is_amd, occupancy, refusal
 from tuner.model.kernel import Launch, Limits
 from tuner.model.trial import Resources
 

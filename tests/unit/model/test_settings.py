@@ -31,7 +31,7 @@ from tuner.cli import record_command, run_command
 from tuner.extensions.agents import mcp_command
 from tuner.extensions.agents.mcp.arguments import leading_tools
 from tuner.extensions.scale.campaign.file import JobModel
-from tuner.model.run_config import RunConfig
+from tuner.model.settings import RunConfig
 
 commands = [each.command for each in (run_command, record_command, mcp_command)]
 try:

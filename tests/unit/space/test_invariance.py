@@ -8,7 +8,7 @@ import pytest
 
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import Invariance, KernelSpec, Workload
-from tuner.space.invariance import require_rows
+from tuner.space.launches import require_rows
 from tuner.space.load import read_definition
 from tuner.space.yaml import parse
 

@@ -30,8 +30,7 @@ from tuner.analysis.roofline import (
     theory,
     waves,
 )
-from tuner.model.amd import AmdLimits
-from tuner.model.hardware import DeviceLimits
+from tuner.model.hardware import AmdLimits, DeviceLimits
 from tuner.model.hardware import occupancy as calculate
 from tuner.model.kernel import Launch
 from tuner.model.trial import Finding, Occupancy, Resources

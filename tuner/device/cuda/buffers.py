@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from cuda.bindings import driver
 
-from tuner.device.cuda.driver import TURNS, Issuer, LaunchArguments, PtxKernel, allocate, call
+from tuner.device.cuda.driver import (
+    PTX,
+    PTX_OF_HOPPER,
+    TURNS,
+    Issuer,
+    LaunchArguments,
+    PtxKernel,
+    allocate,
+    call,
+)
 from tuner.device.layout import Arena, Slot, fill_byte
 from tuner.device.timing import Rotation
 from tuner.model.errors import WorkerError
@@ -20,10 +29,7 @@ FEW_SETS = 8
 _BLOCKS_PER_MULTIPROCESSOR = 8
 # Reads and keeps nothing: lines that were only read cost the kernel that evicts them no writing
 # back. The memory holds zeros, so that the store, which keeps the reads alive, never happens.
-_READ_ALL = f"""
-.version 7.0
-.target sm_70
-.address_size 64
+_READ_ALL = f"""{PTX}
 .visible .entry read_all(.param .u64 address, .param .u64 size_bytes)
 {{
   .reg .pred %p<3>;
@@ -51,13 +57,10 @@ done:
   ret;
 }}
 """
-_FILL_SHARED = """
-.version 7.0
-.target sm_70
-.address_size 64
+_FILL_SHARED = f"""{PTX}
 .extern .shared .align 16 .b8 pool[];
 .visible .entry fill_shared(.param .u32 size_bytes, .param .u32 word)
-{
+{{
   .reg .pred %p<2>;
   .reg .b32 %r<8>;
   ld.param.u32 %r1, [size_bytes];
@@ -74,7 +77,7 @@ next:
   st.shared.u32 [%r6], %r2;
   add.u32 %r3, %r3, %r4;
   bra next;
-}
+}}
 """
 # Larger arrays are not copied: a kernel that does not wait shows on smaller ones.
 MOST_BYTES = 256 << 20
@@ -82,10 +85,7 @@ MOST_BYTES = 256 << 20
 DELAY_NS = 200_000
 _STALE = 0xFF
 # Lets the next launch start at once, sleeps, and copies 16 bytes at a time.
-_WRITE_LATE = f"""
-.version 7.8
-.target sm_90
-.address_size 64
+_WRITE_LATE = f"""{PTX_OF_HOPPER}
 .visible .entry write_late(
   .param .u64 to, .param .u64 from, .param .u64 size_bytes, .param .u64 delay_ns)
 {{
@@ -118,10 +118,7 @@ still:
 """
 
 # Without waiting for anything: 16 bytes a turn, byte by byte, for an array may end anywhere.
-_OVERWRITE_EARLY = f"""
-.version 7.8
-.target sm_90
-.address_size 64
+_OVERWRITE_EARLY = f"""{PTX_OF_HOPPER}
 .visible .entry overwrite_early(.param .u64 at, .param .u64 size_bytes)
 {{
   .reg .pred %p<3>;

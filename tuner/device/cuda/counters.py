@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tuner.compiler.toolkit import candidates, executable
+from tuner.compiler.command import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Outcome, Program
 from tuner.device.cuda.tool_process import (
     PROGRAM,
@@ -237,7 +237,6 @@ class NsightCompute:
         return self._read_counters(ended, launches, [_PROBE_COUNTER]).reason
 
     def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
-        """Run the tool, which makes a report where it can, and prints its counters."""
         self._file.unlink(missing_ok=True)
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),

@@ -16,8 +16,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
-from platformdirs import user_cache_path
 
 from tuner.device.base import DeviceInfo, Outcome, Program, Watchers
 from tuner.device.cuda.buffers import Probe
@@ -42,6 +40,7 @@ from tuner.device.reference import PeerError
 from tuner.device.timing import (
     ASIDE,
     FINALS,
+    JUDGED_ON_GPU,
     SEARCH,
     SECOND_LOOKS,
     TimingPolicy,
@@ -53,9 +52,9 @@ from tuner.device.verify.restarting_worker import (
     Judge,
     Rows,
     RunFailedError,
+    lock_gpu,
     raise_worker_errors,
 )
-from tuner.device.verify.sampling import JUDGED_ON_GPU
 from tuner.device.verify.telling import TellingVerifier
 from tuner.device.verify.verified_device import VERIFIER_TIMEOUT_S, VerifiedDevice, fresh_seed
 from tuner.device.verify.verifier import HostMemory
@@ -112,7 +111,7 @@ class CudaDevice(VerifiedDevice):
         self._ordinal, self._operators = ordinal, dict(operators)
         uuid = gpu_uuid(ordinal)
         with ExitStack() as undo:
-            self._lock = _lock(ordinal, uuid)
+            self._lock = lock_gpu(uuid, f"GPU {ordinal}", "--device cuda:N or --gpus")
             undo.callback(self._lock.release)
             try:
                 opened = (ordinal, spec, dict(operators))
@@ -182,7 +181,7 @@ class CudaDevice(VerifiedDevice):
             self._enter(program)
             self._ask("prepare", program.workload, NORMAL, fresh_seed())
             window = self._own_runner.energy(program, seconds)
-            verdict = self._verified_again(program)
+            verdict = self._verify_again(program)
             return window if verdict.passed else Outcome(Status.INCORRECT, verdict.reason)
 
         return self._outcome_of(program, attempt)
@@ -429,21 +428,6 @@ def _limit_s(seconds: float, *programs: Program) -> float:
     peers = sum(bool(program.peer) for program in programs)
     calls = sum(program.is_call for program in programs)
     return seconds + PEER_WARM_UP_S * peers + CALL_WARM_UP_S * calls
-
-
-def _lock(ordinal: int, uuid: str) -> FileLock:
-    folder = user_cache_path("kernel-tune", ensure_exists=True)
-    # Several GPUs are opened by threads that end before the lock is given back.
-    lock = FileLock(folder / f"{uuid}.lock", thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DeviceError(
-            f"GPU {ordinal} is in use by another `tune`",
-            remedy="wait for it, or choose another GPU with --device cuda:N or --gpus; two runs on "
-            "one GPU would spoil each other's times",
-        ) from error
-    return lock
 
 
 def _gpu_state(uuid: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from tuner.device.cuda.buffers import Buffers
-from tuner.device.cuda.driver import POSITION, allocate, call, load_kernel
+from tuner.device.cuda.driver import POSITION, PTX, allocate, call, load_kernel
 from tuner.device.encoding import Array
 from tuner.device.layout import Patch
 
@@ -68,10 +68,7 @@ def _copy_element(label: str) -> str:
 # A thread has an element of a change in a set: it undoes what the replay before had there, then
 # gives another element of the part the value of any of the array. In the set that is judged places
 # and values are those of its change. Elements have parts of their own: no two threads meet.
-_APPLY = f"""
-.version 7.0
-.target sm_70
-.address_size 64
+_APPLY = f"""{PTX}
 .visible .entry apply(
   .param .u64 base, .param .u64 set_bytes, .param .u64 pristine, .param .u64 columns,
   .param .u64 seed_before, .param .u64 places_before, .param .u64 seed, .param .u64 places,
@@ -201,11 +198,9 @@ class DevicePatch:
         self._allocated.clear()
 
     def _places_of(self, judged: tuple[int, int] | None) -> int:
-        """Give where the places of a judged set's change lie."""
         return self._places + (judged[1] - 1) * self._count * 8 if judged else 0
 
     def _send(self, content: Array) -> int:
-        """Copy an array of this process to memory on the GPU."""
         base = allocate(content.nbytes)
         self._allocated.append(base)
         call(driver.cuMemcpyHtoD, base, content.ctypes.data, content.nbytes)

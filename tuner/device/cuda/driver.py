@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from cuda.bindings import driver
 
-from tuner.device.layout import SCALARS, Layout
+from tuner.device.layout import KernelParameters, Layout
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
 from tuner.model.tensor_maps import TensorMap
@@ -33,6 +33,70 @@ REFUSALS = frozenset(
 PORTABLE_CLUSTER_BLOCKS = 8
 # Of a CUtensorMap.
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
+# How a module begins: for every GPU, and for those with programmatic dependent launch.
+PTX = """
+.version 7.0
+.target sm_70
+.address_size 64"""
+PTX_OF_HOPPER = """
+.version 7.8
+.target sm_90
+.address_size 64"""
+THREADS = 256  # of a block
+# In %r5 a thread's place in the grid, in %r6 how many threads there are; uses %r1 to %r6.
+POSITION = """\
+  mov.u32 %r1, %ctaid.x;
+  mov.u32 %r2, %ntid.x;
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %nctaid.x;
+  mad.lo.u32 %r5, %r1, %r2, %r3;
+  mul.lo.u32 %r6, %r4, %r2;
+"""
+# All threads of the grid take turns at 16 bytes each. In bytes, %d3 is where a thread begins and
+# %d4 how far on it continues; uses %r1 to %r6.
+TURNS = f"""\
+{POSITION}  mul.wide.u32 %d3, %r5, 16;
+  mul.wide.u32 %d4, %r6, 16;
+"""
+_BLOCKS = 264
+# Sets a flag where two ranges differ; their lengths are rounded up to 16 bytes, into the guards.
+_DIFFER = f"""{PTX}
+.visible .entry differ(
+  .param .u64 first, .param .u64 second, .param .u64 size_bytes, .param .u64 flag)
+{{
+  .reg .pred %p<3>;
+  .reg .b32 %r<16>;
+  .reg .b64 %d<10>;
+  ld.param.u64 %d1, [first];
+  ld.param.u64 %d2, [second];
+  ld.param.u64 %d5, [size_bytes];
+  ld.param.u64 %d6, [flag];
+{TURNS}  mov.u32 %r7, 0;
+more:
+  setp.ge.u64 %p1, %d3, %d5;
+  @%p1 bra done;
+  add.u64 %d7, %d1, %d3;
+  add.u64 %d8, %d2, %d3;
+  ld.global.v4.u32 {{%r8, %r9, %r10, %r11}}, [%d7];
+  ld.global.v4.u32 {{%r12, %r13, %r14, %r15}}, [%d8];
+  xor.b32 %r8, %r8, %r12;
+  xor.b32 %r9, %r9, %r13;
+  xor.b32 %r10, %r10, %r14;
+  xor.b32 %r11, %r11, %r15;
+  or.b32 %r8, %r8, %r9;
+  or.b32 %r10, %r10, %r11;
+  or.b32 %r7, %r7, %r8;
+  or.b32 %r7, %r7, %r10;
+  add.u64 %d3, %d3, %d4;
+  bra more;
+done:
+  setp.eq.u32 %p2, %r7, 0;
+  @%p2 ret;
+  mov.u32 %r8, 1;
+  st.global.u32 [%d6], %r8;
+  ret;
+}}
+"""
 
 
 class CudaError(WorkerError):
@@ -120,10 +184,6 @@ class LoadedProgram:
         call(driver.cuModuleUnload, self._module)
 
 
-# What a launch takes: arguments of its own, and tensor maps.
-_Taken = tuple[tuple[str, ...], tuple[TensorMap, ...]]
-
-
 def encode_tensor_map(tensor_map: TensorMap, address: int) -> ctypes.Array[ctypes.c_char]:
     """Encode a tensor map of an array at an address, as a kernel takes it by value.
 
@@ -145,26 +205,17 @@ def encode_tensor_map(tensor_map: TensorMap, address: int) -> ctypes.Array[ctype
     return content
 
 
-class LaunchArguments:
-    """A kernel's parameters for one place in memory, in the form that the driver reads."""
+class LaunchArguments(KernelParameters):
+    """A kernel's parameters for one place in memory, tensor maps of arrays there among them."""
 
     def __init__(self, layout: Layout, base: int) -> None:
-        self.layout, self.base = layout, base
-        offsets = {slot.name: slot.offset for slot in layout.slots}
-        self._values: list[Any] = [
-            ctypes.c_void_p(base + offsets[item])
-            if isinstance(item, str)
-            else SCALARS[item[0]](item[1])
-            for item in layout.order
-        ]
-        self._pointers: dict[_Taken, ctypes.Array[ctypes.c_void_p]] = {}
+        super().__init__(layout, base)
         self._maps: dict[TensorMap, ctypes.Array[ctypes.c_char]] = {}
 
     def address(self, taken: tuple[str, ...] = (), maps: tuple[TensorMap, ...] = ()) -> int:
-        """Return where the driver reads what a launch takes: all, or the arguments of its own.
-
-        After them come tensor maps of arrays here.
-        """
+        """Return where the addresses of what a launch takes lie; tensor maps come last."""
+        if not maps:
+            return super().address(taken)
         if (taken, maps) not in self._pointers:
             values = [self._values[place] for place in self.layout.places(taken)]
             for tensor_map in maps:
@@ -173,8 +224,7 @@ class LaunchArguments:
                         tensor_map, self.base + self.layout.slot(tensor_map.of).offset
                     )
                 values.append(self._maps[tensor_map])
-            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-            self._pointers[taken, maps] = pointers
+            self._point_to((taken, maps), values)
         return ctypes.addressof(self._pointers[taken, maps])
 
 
@@ -260,24 +310,6 @@ def _launch_config(launch: Launch, stream: Any, isolated: bool) -> Any:
     return config
 
 
-THREADS = 256  # of a block
-# In %r5 a thread's place in the grid, in %r6 how many threads there are; uses %r1 to %r6.
-POSITION = """\
-  mov.u32 %r1, %ctaid.x;
-  mov.u32 %r2, %ntid.x;
-  mov.u32 %r3, %tid.x;
-  mov.u32 %r4, %nctaid.x;
-  mad.lo.u32 %r5, %r1, %r2, %r3;
-  mul.lo.u32 %r6, %r4, %r2;
-"""
-# All threads of the grid take turns at 16 bytes each. In bytes, %d3 is where a thread begins and
-# %d4 how far on it continues; uses %r1 to %r6.
-TURNS = f"""\
-{POSITION}  mul.wide.u32 %d3, %r5, 16;
-  mul.wide.u32 %d4, %r6, 16;
-"""
-
-
 class PtxKernel:
     """A kernel of a PTX module, in the current context."""
 
@@ -312,3 +344,16 @@ class PtxKernel:
 def load_kernel(text: str, name: str) -> PtxKernel:
     """Load a kernel once in this process, which has one context."""
     return PtxKernel(text, name)
+
+
+def compare_bytes(stream: Any, first: int, second: int, size_bytes: int, flag: int) -> None:
+    """Enqueue a comparison; the word at `flag` becomes 1 where they differ."""
+    values = map(ctypes.c_uint64, (first, second, -(-size_bytes // 16) * 16, flag))
+    load_kernel(_DIFFER, "differ").issue(stream, _BLOCKS, *values)
+
+
+def read_flag(flag: int) -> bool:
+    """Read a flag, once what is enqueued has ended."""
+    word = ctypes.c_uint32()
+    call(driver.cuMemcpyDtoH, ctypes.addressof(word), flag, 4)
+    return bool(word.value)

@@ -2,15 +2,85 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
-from tuner.device.cuda import difference
-from tuner.device.cuda.cublas import Cublas
-from tuner.device.cuda.driver import POSITION, TURNS, PtxKernel, allocate, call
+from tuner.device.cuda.driver import (
+    POSITION,
+    PTX,
+    PTX_OF_HOPPER,
+    TURNS,
+    PtxKernel,
+    allocate,
+    call,
+    compare_bytes,
+    read_flag,
+)
+from tuner.model.errors import WorkerError
+
+# cublas_api.h and library_types.h of CUDA 12 and 13.
+_TRANSPOSED, _AS_IT_IS = 1, 0
+_BF16 = 14
+_COMPUTE_FLOAT32 = 68
+_DEFAULT_ALGORITHM = -1
+# What cuBLAS asks for on Hopper; in a capture it could not allocate its own (cuBLAS, 2.1.7).
+_WORKSPACE_BYTES = 32 << 20
+
+
+class CublasError(WorkerError):
+    """Report that cuBLAS is missing, or refused a call."""
+
+
+class Cublas:
+    """A handle on one stream; its calls may be captured."""
+
+    def __init__(self, stream: Any) -> None:
+        self._library = _library()
+        self._handle = ctypes.c_void_p()
+        self._call("cublasCreate_v2", ctypes.byref(self._handle))
+        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(int(stream)))
+        self._workspace = ctypes.c_void_p(allocate(_WORKSPACE_BYTES))
+        size_bytes = ctypes.c_size_t(_WORKSPACE_BYTES)
+        self._call("cublasSetWorkspace_v2", self._handle, self._workspace, size_bytes)
+
+    def product(
+        self,
+        sizes: tuple[int, ...],
+        addresses: tuple[int, int, int],
+    ) -> None:
+        """Enqueue C = A B^T in bf16, all by rows: A (M x K), B (N x K), C (M x N).
+
+        `sizes` are M, N and K, `addresses` those of A, B and C.
+        """
+        m, n, k = sizes
+        a, b, c = map(ctypes.c_void_p, addresses)
+        # By columns, as cuBLAS has them, C is N x M: B A^T with B transposed.
+        scale = [ctypes.byref(ctypes.c_float(factor)) for factor in (1.0, 0.0)]
+        self._call(
+            "cublasGemmEx",
+            *(self._handle, _TRANSPOSED, _AS_IT_IS, n, m, k, scale[0]),
+            *(b, _BF16, k, a, _BF16, k, scale[1], c, _BF16, n),
+            *(_COMPUTE_FLOAT32, _DEFAULT_ALGORITHM),
+        )
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise CublasError(f"{name} failed with status {status}")
+
+
+def _library() -> ctypes.CDLL:
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    except (DynamicLibNotFoundError, OSError) as error:
+        raise CublasError(f"cuBLAS is not installed: {error}") from error
+
 
 # What streams by stands for weights: so much that nothing of it is in the L2 when it comes again.
 POOL_BYTES = 1 << 30
@@ -44,10 +114,7 @@ def _reading(name: str, address: str, size_bytes: str, after: str, then: str = "
 
 # Reads an array, and writes the same bits back where it stands for a producer; reads what stands
 # for weights, and at last what a consumer without an operator will find in the L2.
-_STAND_IN = f"""
-.version 7.8
-.target sm_90
-.address_size 64
+_STAND_IN = f"""{PTX_OF_HOPPER}
 .visible .entry stand_in(
   .param .u64 array, .param .u64 array_bytes, .param .u64 weights, .param .u64 weight_bytes,
   .param .u64 hot, .param .u64 hot_bytes, .param .u64 sink, .param .u32 mode)
@@ -97,10 +164,7 @@ _GATHER = "".join(
 """
     for row in range(ROWS)
 )
-_PLANT = f"""
-.version 7.0
-.target sm_70
-.address_size 64
+_PLANT = f"""{PTX}
 .visible .entry plant(
   .param .u64 array, .param .u64 array_stride, .param .u64 weights, .param .u64 weight_stride,
   .param .u32 m, .param .u32 n, .param .u32 k, .param .u32 groups, .param .u32 total)
@@ -181,9 +245,9 @@ class NeighbourMemory:
     def differ(self, first: int, second: int, size_bytes: int) -> bool:
         """Wait for the stream, and tell whether two ranges differ."""
         call(driver.cuMemsetD32Async, self._flag, 0, 1, self.stream)
-        difference.compare(self.stream, first, second, size_bytes, self._flag)
+        compare_bytes(self.stream, first, second, size_bytes, self._flag)
         call(driver.cuStreamSynchronize, self.stream)
-        return difference.read_flag(self._flag)
+        return read_flag(self._flag)
 
     def cublas(self) -> Cublas:
         """Return cuBLAS on the stream; raise `CublasError` where there is none."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from tuner.device.cuda.cublas import CublasError
 from tuner.device.cuda.driver import (
     THREADS,
     CudaError,
@@ -28,6 +27,7 @@ from tuner.device.cuda.neighbour_memory import (
     TRIGGER,
     WAIT,
     WRITE,
+    CublasError,
     NeighbourMemory,
 )
 from tuner.device.cuda.peers import PeerHome, make_neighbour

@@ -22,9 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tuner.compiler.base import CompileRequest, CompileResult
+from tuner.compiler.base import CompileRequest, CompileResult, PythonCompiler
 from tuner.compiler.includes import UNIT_NAME
-from tuner.compiler.python import PythonCompiler
 from tuner.device.callables import compile_in_place, execute_module, forget, place_of
 from tuner.device.encoding import torch_name
 from tuner.device.reference import line_in
@@ -85,7 +84,12 @@ class CallCompiler(PythonCompiler):
         asked = self._pool.submit(partial(_prepare_source, request.source))
         asked.add_done_callback(partial(self._answer, future, result, request.source))
         future.add_done_callback(partial(_cancel_too, asked))
-        self._warm_up(request.source)
+        # Have each of the other processes call the first module, all at once. Baselines are asked
+        # for one by one, and each would wait for another process to import an engine, which takes
+        # 20 s.
+        others, self._cold = self._cold - 1, 0
+        for _ in range(others):
+            self._pool.submit(partial(_prepare_source, request.source))
         return future
 
     def _answer(
@@ -107,16 +111,6 @@ class CallCompiler(PythonCompiler):
         if prepared.called:
             self._known[source] = with_launches
         settle(future, with_launches)
-
-    def _warm_up(self, source: str) -> None:
-        """Have each of the other processes call the first module, all at once.
-
-        Baselines are asked for one by one, and each would wait for another process to import an
-        engine, which takes 20 s.
-        """
-        others, self._cold = self._cold - 1, 0
-        for _ in range(others):
-            self._pool.submit(partial(_prepare_source, source))
 
     def close(self) -> None:
         self._pool.close()

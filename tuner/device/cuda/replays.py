@@ -11,14 +11,12 @@ from typing import Any
 from cuda.bindings import driver
 
 from tuner.device.base import Program
-from tuner.device.cuda import difference
 from tuner.device.cuda.buffers import Buffers, Graph, Scrub, SharedSpoiler, timing_events
 from tuner.device.cuda.device_patch import DevicePatch
-from tuner.device.cuda.driver import Issuer, allocate, call
+from tuner.device.cuda.driver import Issuer, allocate, call, compare_bytes, read_flag
 from tuner.device.cuda.neighbours import Neighbours
 from tuner.device.layout import UNCHANGED, Layout, Patch, Slot, fill_byte
-from tuner.device.timing import TimingPolicy
-from tuner.device.verify.sampling import JUDGED_ON_GPU, Judging, SampledCalls
+from tuner.device.timing import JUDGED_ON_GPU, Judging, SampledCalls, TimingPolicy
 from tuner.model.statistics import LEAST_US
 
 
@@ -62,7 +60,7 @@ class Results:
             kept = self._address(index, kept_before[0])
             for slot in self._repeating:
                 ends = address + slot.offset, kept + slot.offset
-                difference.compare(stream, *ends, slot.size_bytes, self._flags + 4 * index)
+                compare_bytes(stream, *ends, slot.size_bytes, self._flags + 4 * index)
         if judging.place is not None:
             place = self._address(index, judging.place)
             call(driver.cuMemcpyDtoDAsync, place, address, size_bytes, stream)
@@ -78,7 +76,7 @@ class Results:
         variant, _ = self._calls[index].kept[place]
         size_bytes = self._layout.total_bytes
         call(driver.cuMemcpyDtoD, address, self._address(index, place), size_bytes)
-        differed = difference.read_flag(self._flags + 4 * index)
+        differed = read_flag(self._flags + 4 * index)
         call(driver.cuCtxSynchronize)
         return variant, not differed
 
@@ -91,7 +89,6 @@ class Results:
 
 
 def identity(program: Program) -> str:
-    """Tell a program from every other one of its workload."""
     return f"{program.peer} {program.key} {program.text_key}"
 
 

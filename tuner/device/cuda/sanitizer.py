@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tuner.compiler.command import candidates, executable
 from tuner.compiler.includes import UNIT_NAME
-from tuner.compiler.toolkit import candidates, executable
 from tuner.device.base import Outcome, Program
 from tuner.device.cuda.tool_process import Arenas, Ended, Job, ToolProcess, environment
 from tuner.model.errors import DeviceError
@@ -98,10 +98,10 @@ def _messages(text: str, sign: str) -> list[list[str]]:
     """Split into messages: a title and the lines that are indented under it."""
     messages: list[list[str]] = []
     for line in text.splitlines():
-        _, found, said = line.partition(sign)
-        if found and said.startswith("  ") and messages and messages[-1]:
+        _, signed, said = line.partition(sign)
+        if signed and said.startswith("  ") and messages and messages[-1]:
             messages[-1].append(said.strip())
-        elif found:
+        elif signed:
             messages.append(list(filter(None, [said.strip()])))
     return [message for message in messages if message]
 

@@ -220,7 +220,7 @@ def draw(
     path: Path,
 ) -> Layout:
     """Write fresh inputs of a workload to a file, with outputs poisoned."""
-    layout = lay_out(spec, workload.values, scratch={one.name: one for one in scratch})
+    layout = lay_out(spec, workload.values, scratch={sized.name: sized for sized in scratch})
     memory = HostMemory()
     verifier = Verifier(memory, spec, operators)
     verifier.open_arena(workload, layout)

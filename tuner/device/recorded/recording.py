@@ -14,10 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tuner import plugins
 from tuner.compiler.base import CompileResult
 from tuner.device.base import ComparisonRounds, Device, DeviceInfo, Outcome, Program
-from tuner.model.amd import AmdLimits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
-from tuner.model.hardware import DeviceLimits
+from tuner.model.hardware import AmdLimits, DeviceLimits
 from tuner.model.kernel import Dim3, KernelSpec, Launch, Workload
 from tuner.model.languages import CUDA, PYTHON, language_of
 from tuner.model.surroundings import Surroundings

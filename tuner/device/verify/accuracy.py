@@ -14,11 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.encoding import FORMATS, Array, decode, encode, multiply, pieces
+from tuner.device.encoding import (
+    FORMATS,
+    Array,
+    decode,
+    encode,
+    find_largest,
+    is_all,
+    multiply,
+    pieces,
+)
 from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.on_gpu import count_roundings, count_small, find_scales
 from tuner.device.verify.outputs import Verdict, same_overflow
-from tuner.device.verify.reductions import find_largest, is_all
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Workload
 from tuner.model.trial import Accuracy
 
@@ -56,7 +64,7 @@ OF_AN_ELEMENT = 32.0
 
 def unit_of(spec: KernelSpec) -> float:
     """Give the unit roundoff of the kernel's sums: float64's only where an array is float64."""
-    dtypes = {one.dtype for one in spec.arguments if not one.is_scalar}
+    dtypes = {argument.dtype for argument in spec.arguments if not argument.is_scalar}
     return DOUBLE if "float64" in dtypes else SINGLE
 
 
@@ -71,7 +79,7 @@ def draws_of(spec: KernelSpec, workload: Workload) -> int:
     """Give on how many draws of each kind of input the baseline's accuracy is measured."""
     arrays = [a for a in spec.arguments if a.role != "scratch" and not a.is_scalar]
     sizes = {a.name: prod(a.dimensions(workload.values)) for a in arrays}
-    measured = [sizes[name] for name, one in spec.tolerances.items() if one.measured]
+    measured = [sizes[name] for name, tolerance in spec.tolerances.items() if tolerance.measured]
     drawn = sum(sizes[a.name] for a in arrays if a.role != "output")
     wanted = -(-SAMPLED_ELEMENTS // max(1, min(measured, default=SAMPLED_ELEMENTS)))
     return max(1, min(wanted, SAMPLED_DRAWS, SAMPLED_INPUTS // max(1, drawn)))
@@ -106,7 +114,7 @@ def scale_of(xp: Any, reference: Array, nearby: Array, unit: float) -> Array:
 
 def _own(xp: Any, values: Array, others: Iterable[Array]) -> Array:
     """Give an array that may be written to: a copy where another one may lie in its memory."""
-    return values.copy() if any(xp.may_share_memory(values, one) for one in others) else values
+    return values.copy() if any(xp.may_share_memory(values, other) for other in others) else values
 
 
 class Leeway:
@@ -176,7 +184,7 @@ class Leeway:
         found = measure(xp, raw, reference, scale, dtype, copied=copied)
         place = prepared.workload, prepared.kind, name
         most = self._most_of(prepared, name)
-        allowed = most if baseline else self._allowed(place, most)
+        allowed = most if baseline else self._limit_others(place, most)
         if copied and not baseline and place in self._copied:
             allowed = Accuracy()
         error = max(_share(found.block, allowed.block), _share(found.element, allowed.element))
@@ -218,20 +226,20 @@ class Leeway:
         limit = prepared.limits.get(name, self._most.block)
         return Accuracy(limit, limit * OF_AN_ELEMENT)
 
-    def explain(self, name: str, found: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
+    def explain(self, name: str, accuracy: Accuracy, prepared: Prepared, *, baseline: bool) -> str:
         """Say how far off an output is in roundings, and what was allowed."""
         seen = self._seen.get((prepared.workload, prepared.kind, name))
         if baseline or seen is None:
             most = self._most_of(prepared, name)
-            return f"{found.block:.2g} roundings; a baseline may have {most.block:.2g}"
-        return f"{found.block:.2g} roundings, where the baseline has {seen.block:.2g}"
+            return f"{accuracy.block:.2g} roundings; a baseline may have {most.block:.2g}"
+        return f"{accuracy.block:.2g} roundings, where the baseline has {seen.block:.2g}"
 
     def tells(self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str) -> bool:
         """Tell whether an output is wrong for some inputs."""
         verdict, _ = self.judge(xp, raw, prepared, name, dtype, baseline=False)
         return not verdict.passed
 
-    def _allowed(self, place: _Place, most: Accuracy) -> Accuracy:
+    def _limit_others(self, place: _Place, most: Accuracy) -> Accuracy:
         seen = self._seen.get(place)
         if seen is None:
             return most
@@ -260,8 +268,8 @@ def is_copied(xp: Any, reference: Array, dtype: str) -> bool:
     """Tell whether an output's dtype holds all that is expected as it is: it may be a copy."""
     flat = reference.reshape(-1)
     return all(
-        is_all(xp, decode(xp, encode(xp, flat[one], dtype), dtype) == flat[one])
-        for one in pieces(xp, flat.size)
+        is_all(xp, decode(xp, encode(xp, flat[piece], dtype), dtype) == flat[piece])
+        for piece in pieces(xp, flat.size)
     )
 
 

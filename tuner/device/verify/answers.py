@@ -1,15 +1,19 @@
-"""What a reference draws and what it expects, whichever array library the judge works with."""
+"""What is right for a reference's inputs, whichever array library the judge works with.
+
+A rounding decides what is over a computed threshold, or which of two is larger: there the exact
+answer is one of several right ones. Nothing is lost on elements that no rounding decides, and a
+copy, a count or an index among equal numbers stays exact."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tuner.device.either import EitherLibrary
-from tuner.device.encoding import Array, decode
+from tuner.device.encoding import Array, count, decode, is_any
 from tuner.device.inputs import (
     Prepared,
     draw_values,
@@ -20,9 +24,112 @@ from tuner.device.inputs import (
 from tuner.device.layout import Layout
 from tuner.device.problems import reference_of
 from tuner.device.reference import blamed_on, misfit, require_dict
-from tuner.device.verify.accuracy import Leeway
-from tuner.device.verify.doubt import Moved, compute_moved
+from tuner.device.verify.accuracy import FLOOR, OF_AN_ELEMENT, Leeway
 from tuner.model.kernel import COUPLED_FILLS, KernelSpec, Workload
+
+# Of so many elements a rounding may decide: more say that the reference is no answer.
+MOST_IN_DOUBT = 0.01
+# What spreads the bits of a number: 2**64 over the golden ratio.
+_SPREAD = 0x9E3779B97F4A7C15
+# A jump is so many roundings' worth: it is allowed where sums in any order are.
+_JUMP = FLOOR / 2
+
+# What the reference gives for inputs that were moved one way, and the other.
+Moved = Sequence[Mapping[str, Array]]
+
+
+def move(xp: Any, values: Array, roundings: float, unit: float) -> Array:
+    """Move numbers by so many roundings, half of them up; equal ones alike, so that ties stay."""
+    bits = xp.ascontiguousarray(values, dtype=xp.float64).view(xp.uint64)
+    odd = (bits * xp.uint64(_SPREAD)) >> xp.uint64(63)
+    return values * (1.0 + roundings * unit * (2.0 * odd - 1.0))
+
+
+def compute_moved(
+    xp: Any,
+    inputs: Mapping[str, Array],
+    floats: Iterable[str],
+    unit: float,
+    compute: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+) -> Moved:
+    """Compute the reference on inputs moved one way and the other, as far as sums may be off."""
+    names = {*floats}
+    return tuple(
+        compute({n: move(xp, v, way, unit) if n in names else v for n, v in inputs.items()})
+        for way in (FLOOR, -FLOOR)
+    )
+
+
+def is_either(
+    xp: Any, raw: Array, reference: Array, dtype: str, moved: Callable[[], Moved], name: str
+) -> bool:
+    """Tell whether whole numbers are what the reference gives for the inputs or the moved ones."""
+    out = decode(xp, raw.reshape(-1), dtype)
+    wrong = out != reference.reshape(-1)
+    if not _few(xp, wrong):
+        return False
+    for expected in moved():
+        wrong &= out != expected[name].reshape(-1)
+    return not is_any(xp, wrong)
+
+
+def widen(
+    xp: Any, raw: Array, dtype: str, prepared: Prepared, name: str, moved: Callable[[], Moved]
+) -> Prepared | None:
+    """Give what is expected with the jumps of an output allowed.
+
+    Return None where so many elements are wrong, or jump, that rounding is no excuse.
+    """
+    assert prepared.reference is not None
+    reference, scale = prepared.reference[name], prepared.scales[name]
+    apart = xp.abs(decode(xp, raw, dtype) - reference)
+    if not _few(xp, ~(apart <= FLOOR * OF_AN_ELEMENT * scale)):
+        return None
+    jump = scale
+    for expected in moved():
+        apart = xp.abs(expected[name] - reference)
+        jump = xp.maximum(jump, xp.where(xp.isfinite(apart), apart, 0.0) / _JUMP)
+    # Where an output is no steeper than a rounding says, both are about the same.
+    if not _few(xp, jump > 4.0 * scale):
+        return None
+    return replace(prepared, scales={**prepared.scales, name: jump})
+
+
+def _few(xp: Any, wrong: Array) -> bool:
+    return count(xp, wrong) <= max(1, int(MOST_IN_DOUBT * wrong.size))
+
+
+# What CuPy raises for a function, method or argument that it has not, and for an array of NumPy's.
+LACKS = (AttributeError, NotImplementedError, TypeError)
+
+
+class EitherLibrary:
+    """Call a function with the memory's array library, or with NumPy once only that has worked."""
+
+    def __init__(self) -> None:
+        self._with_numpy = False
+
+    def call(
+        self,
+        xp: Any,
+        function: Callable[[Any, Mapping[str, Array]], Any],
+        inputs: Mapping[str, Array],
+    ) -> Any:
+        """Return what `function(xp, inputs)` gives, arrays of `xp`; what NumPy raises is raised."""
+        if xp is np:
+            return function(np, inputs)
+        if not self._with_numpy:
+            try:
+                return function(xp, inputs)
+            except LACKS:
+                pass  # NumPy says what is wrong, if more is wrong than that it is CuPy
+        given = {name: xp.asnumpy(values) for name, values in inputs.items()}
+        results = function(np, given)
+        self._with_numpy = True
+        if not isinstance(results, Mapping):
+            return results
+        return {n: xp.asarray(v) if isinstance(v, np.ndarray) else v for n, v in results.items()}
+
 
 # What a verdict says behind a kind of input that a problem has none of: PyTorch is wrong on it.
 ORDINARY_INSTEAD = " (ordinary ones in its place)"
@@ -89,8 +196,7 @@ class Answers:
         return compute_moved(self._xp, *asked)
 
     def names(self) -> tuple[str, ...]:
-        """Name what a reference returns."""
-        return tuple(a.name for a in self._spec.arguments if a.role in ("output", "inout"))
+        return tuple(a.name for a in self._spec.outputs)
 
     def _decode(self, prepared: Prepared, layout: Layout) -> dict[str, Array]:
         return {

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.device.encoding import FORMATS, LARGEST, Array, storage_dtype
-from tuner.device.verify.codes import rounded_to
+from tuner.device.encoding import FORMATS, LARGEST, Array, rounded_to, storage_dtype
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 
 _BLOCKS, _THREADS = 1056, 256
@@ -207,6 +206,8 @@ extern "C" __global__ void count_changes(const WORD* bytes, const WORD* before, 
 }
 """
 _STORED = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
+PROBE_BYTES = 1 << 29
+PROBE_REPEATS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,3 +381,23 @@ def _counting(word: str, kernel: str) -> Any:
     import cupy
 
     return cupy.RawModule(code=f"#define WORD {word}\n{_UNTOUCHED}").get_function(kernel)
+
+
+def streaming_gbps(cupy: Any) -> float:
+    """Measure the rate of reading two large arrays and writing one, in GB/s."""
+
+    def rate(dtype: str) -> float:
+        count = PROBE_BYTES // cupy.dtype(dtype).itemsize
+        a, b, c = (cupy.ones(count, dtype) for _ in range(3))
+        times = []
+        for _ in range(PROBE_REPEATS):
+            start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            cupy.add(a, b, out=c)
+            stop.record()
+            stop.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, stop))
+        return 3 * PROBE_BYTES / float(np.median(times[3:])) / 1e6
+
+    # 8 or 16 bytes an access: which of them is better depends on the GPU.
+    return max(map(rate, ("float64", "complex128")))

@@ -11,13 +11,14 @@ from typing import Any
 from tuner.device.encoding import (
     LARGEST,
     Array,
+    codes_apart,
+    count,
     decode,
+    find_largest,
     pieces,
     storage_dtype,
 )
-from tuner.device.verify.codes import codes_apart
 from tuner.device.verify.on_gpu import largest_error
-from tuner.device.verify.reductions import count, find_largest
 from tuner.model.kernel import FLOAT_DTYPES, Tolerance
 from tuner.model.trial import Accuracy, Correctness
 
@@ -44,12 +45,12 @@ class Verdict:
         """Say where the worst element is and how far off, for a trial's reason."""
         assert self.worst is not None
         place = []
-        rest, found, expected = self.worst
+        rest, value, expected = self.worst
         for length in reversed(shape):
             rest, position = divmod(rest, length)
             place.append(position)
         where = ", ".join(map(str, reversed(place)))
-        return f"{name}[{where}] is {found:.6g}, expected {expected:.6g} ({self.error:.3g} {TIMES})"
+        return f"{name}[{where}] is {value:.6g}, expected {expected:.6g} ({self.error:.3g} {TIMES})"
 
 
 def can_look_judge(dtype: str, tolerance: Tolerance) -> bool:

@@ -6,15 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+from platformdirs import user_cache_path
 
 from tuner.device.base import Program
 from tuner.device.layout import Arena, Patch
 from tuner.device.timing import TimingPolicy
-from tuner.model.errors import WorkerError
+from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.surroundings import Surroundings
 from tuner.model.trial import Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 class RunFailedError(Exception):
@@ -250,3 +255,21 @@ def raise_worker_errors(
         if isinstance(error, ChildDiedError) and error.killed:
             raise
         raise WorkerError(f"{failed}: {error}", remedy=remedy) from error
+
+
+def lock_gpu(identity: str, gpu: str, options: str) -> FileLock:
+    """Keep other runs off a GPU; raise `DeviceError` where one uses it already."""
+    from filelock import FileLock, Timeout  # which imports asyncio
+
+    folder = user_cache_path("kernel-tune", ensure_exists=True)
+    # Several GPUs are opened by threads that end before the lock is given back.
+    lock = FileLock(folder / f"{identity}.lock", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DeviceError(
+            f"{gpu} is in use by another `tune`",
+            remedy=f"wait for it, or choose another GPU with {options}; two runs on one GPU would "
+            "spoil each other's times",
+        ) from error
+    return lock

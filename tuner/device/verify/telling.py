@@ -39,11 +39,11 @@ def require_telling(spec: KernelSpec, operators: Mapping[str, str]) -> None:
         return
     try:
         teller = _Teller(spec, operators, workload)
-        outputs = [one for one in arrays if one.role in ("output", "inout")]
-        same = [one for one in outputs if teller.is_same(one.name)]
+        outputs = [array for array in arrays if array.is_written]
+        same = [output for output in outputs if teller.is_same(output.name)]
         # What of an inout is written before it is read may be all of it: a draft says it unasked.
-        inputs = [one for one in arrays if one.role == "input"]
-        unread = [one for one in inputs if not (spec.operators or teller.shows(one.name))]
+        inputs = [array for array in arrays if array.role == "input"]
+        unread = [array for array in inputs if not (spec.operators or teller.shows(array.name))]
     except (KernelError, MemoryError):
         return  # whoever needs the reference says what is wrong with it
     for argument in (*unread, *same):
@@ -82,8 +82,8 @@ class _Teller(Verifier):
     def is_same(self, output: str) -> bool:
         """Tell whether an output is the same on all kinds of input, which differ."""
         first, *others = self.sets
-        differ = any(not _equal(first.inputs, one.inputs) for one in others)
-        return differ and all(_same(first, one, output) for one in others)
+        differ = any(not _equal(first.inputs, other.inputs) for other in others)
+        return differ and all(_same(first, other, output) for other in others)
 
     def shows(self, name: str) -> bool:
         """Tell whether other content in this input alone gives other outputs; or is there none?"""

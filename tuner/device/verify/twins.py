@@ -86,7 +86,7 @@ class Twins:
         most = CHANGES if self.xp is np else CHANGES_ON_GPU
         others = max(1, min(most, MOST_BYTES // size) - len(best))
         more = self._draw(before, mine, others, self.touched[before.workload], *draws)
-        varied = tuple(_varied(slot, self.touched[before.workload]) for slot in mine)
+        varied = tuple(_vary_slot(slot, self.touched[before.workload]) for slot in mine)
         return twin, Patch((first, *(change for change, _ in best[1:]), *more), varied)
 
     def changed(self, before: Prepared, change: InputChange) -> Prepared:
@@ -121,7 +121,7 @@ class Twins:
         self, before: Prepared, slot: Slot, changes: int, count: int, chance: Any, rng: Any
     ) -> tuple[Array, Array, Array]:
         """Draw where bytes of one input change, and what was and will be there: a row a change."""
-        stored, varied = before.inputs[slot.name].reshape(-1), _varied(slot, count)
+        stored, varied = before.inputs[slot.name].reshape(-1), _vary_slot(slot, count)
         chosen, width = varied.draw(chance, (changes,)), varied.width_bytes
         argument, axes = self.spec.argument(slot.name), before.workload.values
         if slot.name in before.given:
@@ -160,7 +160,7 @@ class Twins:
         return False
 
 
-def _varied(slot: Slot, count: int) -> Varied:
+def _vary_slot(slot: Slot, count: int) -> Varied:
     width = storage_dtype(slot.dtype).itemsize
     size = slot.size_bytes // width
     return Varied(slot.offset, size, width, min(count, size))

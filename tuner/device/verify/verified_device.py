@@ -36,10 +36,9 @@ from tuner.device.inputs import (
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, lay_out
 from tuner.device.timing import SEARCH, WALL_RATIO, Stretch, draws, draws_in, stretches_of
 from tuner.device.verify.accuracy import draws_of
-from tuner.device.verify.bits import join_digests
+from tuner.device.verify.bits import count_turns, join_digests
 from tuner.device.verify.outputs import is_inexact, merge_passes, merge_peer_verdicts
 from tuner.device.verify.restarting_worker import Judge, RestartingWorker, Rows, RunFailedError
-from tuner.device.verify.rows import count_turns
 from tuner.device.verify.verifier import Whose
 from tuner.model.errors import DeviceError, OutOfMemory, WorkerError
 from tuner.model.kernel import ChosenScratch, KernelSpec, Workload
@@ -117,7 +116,7 @@ class VerifiedDevice(Device):
 
         def check(index: int, kind: str, seed: int) -> Correctness:
             self._enter(programs[index])
-            return self._checked(programs[index], orders[index], kind, seed)
+            return self._verify_kind(programs[index], orders[index], kind, seed)
 
         for kind in self._kinds(programs[0].workload):
             seed, turns = fresh_seed(), [index for index in together if index not in failed]
@@ -197,7 +196,7 @@ class VerifiedDevice(Device):
                 unvaried=not varied,
             )
 
-        return self._tried(workload, attempt)
+        return self._attempt_or_raise(workload, attempt)
 
     def rank(self, programs: Sequence[Program], *, rounds: int) -> RankedRounds:
         """Time programs interleaved, in one stretch, and judge what their last calls left.
@@ -210,7 +209,7 @@ class VerifiedDevice(Device):
             rows, faults, _ = self._time_alternately(programs, stretches)
             return [tuple(None if k in faults else us for k, us in enumerate(row)) for row in rows]
 
-        return self._tried(programs[0].workload, attempt)
+        return self._attempt_or_raise(programs[0].workload, attempt)
 
     def _time_alternately(
         self, programs: Sequence[Program], stretches: Iterable[Stretch], *, again: bool = False
@@ -249,7 +248,7 @@ class VerifiedDevice(Device):
         anew = True
         for index, program in programs.items():
             try:
-                fault = self._verified_again(program, anew=anew).reason
+                fault = self._verify_again(program, anew=anew).reason
             except RunFailedError as error:
                 if error.killed:
                     raise
@@ -271,7 +270,7 @@ class VerifiedDevice(Device):
         except RunFailedError as error:
             return Outcome(error.status, str(error))
 
-    def _tried(self, workload: Workload, attempt: Callable[[], _T]) -> _T:
+    def _attempt_or_raise(self, workload: Workload, attempt: Callable[[], _T]) -> _T:
         try:
             return self._with_a_second_attempt(workload, attempt)
         except RunFailedError as error:
@@ -315,7 +314,7 @@ class VerifiedDevice(Device):
             measurement = self._runner.time(program, SEARCH, incumbent_us, patch, judge)
         fault = faults.get(0, "")
         if not fault and full_verification and not patch.changes:
-            fault = self._verified_again(program).reason
+            fault = self._verify_again(program).reason
         if fault and whose_is(program) == "baseline" and self._ask("leave_given"):
             return self._run(program, incumbent_us, full_verification)
         if fault:
@@ -349,7 +348,7 @@ class VerifiedDevice(Device):
         draws = draws_of(self._spec, program.workload) if is_baseline else 1
         for kind in self._kinds(program.workload):
             for _ in range(draws):
-                verdict = self._fitted(program, orders, kind)
+                verdict = self._verify_fitting(program, orders, kind)
                 if not verdict.passed:
                     return verdict
                 verdicts.append(verdict)
@@ -369,7 +368,7 @@ class VerifiedDevice(Device):
         narrowest = max(self._extremes.values(), key=_REACHES.index, default=EXTREME)
         return self._extremes.get(workload, narrowest)
 
-    def _fitted(self, program: Program, orders: Iterator[int], kind: str) -> Correctness:
+    def _verify_fitting(self, program: Program, orders: Iterator[int], kind: str) -> Correctness:
         """Verify one kind of input; of extremes give a baseline smaller ones where it is wrong.
 
         Where float32 itself overflows no kernel passes. All that come later on this workload get
@@ -377,10 +376,10 @@ class VerifiedDevice(Device):
         stays.
         """
         if split_kind(kind)[0] != EXTREME:
-            return self._checked(program, orders, kind, fresh_seed())
+            return self._verify_kind(program, orders, kind, fresh_seed())
         known = self._extremes_on(program.workload)
         for reach in filter(None, _REACHES[_REACHES.index(known) :]):
-            verdict = self._checked(program, orders, reach, fresh_seed())
+            verdict = self._verify_kind(program, orders, reach, fresh_seed())
             fits = self.fits_all or whose_is(program) == "baseline"
             if not fits or not is_inexact(verdict):
                 self._extremes[program.workload] = reach
@@ -407,7 +406,7 @@ class VerifiedDevice(Device):
         self._note_told(workload)
         return replace(last, reason=last.reason + said)
 
-    def _checked(
+    def _verify_kind(
         self, program: Program, orders: Iterator[int], kind: str, seed: int
     ) -> Correctness:
         """Verify what it makes of one set of inputs; of `normal` ones twice, for equal bits."""
@@ -500,7 +499,7 @@ class VerifiedDevice(Device):
 
         return judge
 
-    def _verified_again(self, program: Program, *, anew: bool = True) -> Correctness:
+    def _verify_again(self, program: Program, *, anew: bool = True) -> Correctness:
         """Verify what calls like timed ones leave of slightly other inputs: results may be kept.
 
         Not `anew` they are those that the arena holds.
@@ -575,7 +574,6 @@ class VerifiedDevice(Device):
 
 
 def whose_is(program: Program) -> Whose:
-    """Tell what a verdict is of."""
     if program.peer:
         return "peer"
     return "baseline" if program.config is None else "config"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tuner.device.base import BITS_DIFFER
-from tuner.device.encoding import Array, decode, storage_dtype
+from tuner.device.encoding import Array, decode, is_all, is_any, storage_dtype
 from tuner.device.inputs import (
     NONFINITE,
     NORMAL,
@@ -28,19 +28,23 @@ from tuner.device.reference import (
     returning,
 )
 from tuner.device.verify.accuracy import Leeway
-from tuner.device.verify.answers import Answers
-from tuner.device.verify.bits import digest, digest_rows
-from tuner.device.verify.doubt import Moved, is_either, widen
-from tuner.device.verify.on_gpu import Output, look
+from tuner.device.verify.answers import Answers, Moved, is_either, widen
+from tuner.device.verify.bits import (
+    count_probes,
+    digest,
+    digest_rows,
+    draw_probes,
+    place_probes,
+    place_rows,
+    rows_of,
+)
+from tuner.device.verify.on_gpu import Output, look, streaming_gbps
 from tuner.device.verify.outputs import (
     Verdict,
     can_look_judge,
     compare,
     zeros_pass,
 )
-from tuner.device.verify.reductions import is_all, is_any
-from tuner.device.verify.rows import count_probes, draw_probes, place_probes, placed, rows_of
-from tuner.device.verify.streaming import streaming_gbps
 from tuner.device.verify.twins import Twins
 from tuner.model.errors import KernelError
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Tolerance, Workload
@@ -172,7 +176,7 @@ class Verifier:
         if prepared is None:
             if self._frugal:
                 self._prepared = self._timed = None
-            prepared = self._cache.making_room(partial(self._drawn, workload, kind, seed))
+            prepared = self._cache.making_room(partial(self._draw, workload, kind, seed))
             if cached and not self._frugal:
                 self._cache.put(prepared)
         self._use(prepared)
@@ -199,17 +203,17 @@ class Verifier:
         if self._same and self._same[0] == wanted:
             prepared = self._same[1]
         elif rows:
-            others = self._drawn(workload, beside or kind, seed ^ same_seed(workload))
+            others = self._draw(workload, beside or kind, seed ^ same_seed(workload))
             prepared = draw_probes(self._xp, self._answers, spec, others, kind, seed)
         else:
-            prepared = self._drawn(workload, kind, seed)
+            prepared = self._draw(workload, kind, seed)
         fits = prepared.size_bytes <= self._memory.cache_bytes * SAME_SHARE
         self._same = (wanted, prepared) if fits and not self._frugal else None
         self._places = {}
         if rows:
             size, probes = workload.values[rows.axis], count_probes(rows, spec)
             self._places = place_probes(size, turn, probes, seed)
-            prepared = placed(self._xp, prepared, spec, self._places)
+            prepared = place_rows(self._xp, prepared, spec, self._places)
         self._use(prepared)
         return self._places
 
@@ -249,20 +253,20 @@ class Verifier:
     def _twin(self) -> tuple[Prepared, Patch]:
         current = self._current
         if current.twin is None:
-            current.twin = self._cache.making_room(partial(self._drawn_twin, current))
+            current.twin = self._cache.making_room(partial(self._draw_twin, current))
         return current.twin
 
-    def _drawn_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
+    def _draw_twin(self, before: Prepared) -> tuple[Prepared, Patch]:
         """Draw slightly other inputs; all are drawn anew where few other numbers never show."""
         seed = before.seed + 1
         found = self._twins().of(before, seed, given_too=self._changes_given)
-        return found or (self._drawn(before.workload, before.kind, seed), UNCHANGED)
+        return found or (self._draw(before.workload, before.kind, seed), UNCHANGED)
 
     def _twins(self) -> Twins:
         asked = self._xp, self._spec, self._layout, self._refer, self._leeway
         return Twins(*asked, self._touched, self._frugal)
 
-    def _variant(self, number: int) -> Prepared:
+    def _choose_variant(self, number: int) -> Prepared:
         """Give the inputs that a timed call met, which are the timed ones with a change."""
         timed = self._timed
         assert timed is not None
@@ -307,7 +311,7 @@ class Verifier:
         self._answers.refer(prepared, self._layout)
         self._memory.synchronize()
 
-    def _moved(self) -> Moved:
+    def _compute_moved(self) -> Moved:
         """Compute, once, the reference of these inputs as roundings could move them."""
         current = self._current
         if not current.moved:
@@ -315,7 +319,7 @@ class Verifier:
             current.moved = self._cache.making_room(move)
         return current.moved
 
-    def _drawn(self, workload: Workload, kind: str, seed: int) -> Prepared:
+    def _draw(self, workload: Workload, kind: str, seed: int) -> Prepared:
         return self._answers.draw(workload, kind, seed, self._layout)
 
     def check(
@@ -328,8 +332,8 @@ class Verifier:
         `ROUGH`); the `baseline` shows how accurate others have to be, where that is measured.
         """
         if variant is not None:
-            self._prepared = self._variant(variant)
-        verdict = self._checked(whose=whose)
+            self._prepared = self._choose_variant(variant)
+        verdict = self._verify(whose=whose)
         if variant is not None:
             self._keep_variant(variant)
         if keep:
@@ -344,12 +348,12 @@ class Verifier:
 
         That saves every trial of a search the time of a call; its inputs may be used again.
         """
-        verdict = self._checked()
+        verdict = self._verify()
         return verdict, verdict.passed and self.prepare(workload, kind, seed, cached=True)
 
     def check_again(self) -> Correctness:
         """Verify the outputs of a second run, which must have the bits of the first."""
-        return self._checked(self._changed_output)
+        return self._verify(self._find_other_bits)
 
     def digest(self) -> tuple[tuple[int, str], ...]:
         """Digest the outputs whose bits have to repeat, or each probe's rows of them.
@@ -376,7 +380,7 @@ class Verifier:
         prepared.first_output, self._prepared = None, prepared
         self.poison()
 
-    def _checked(
+    def _verify(
         self, then: Callable[[], str] = lambda: "", *, whose: Whose = "config"
     ) -> Correctness:
         self._memory.pull()
@@ -384,55 +388,57 @@ class Verifier:
         kind, seed = self._current.told or self._current.kind, self._current.seed
         # NumPy would warn of what wrong outputs hold; the verdict says it.
         with np.errstate(all="ignore"):
-            errors, accuracy, reason = self._compared(whose)
+            errors, accuracy, reason = self._compare_outputs(whose)
         if reason := reason or then():
             reason = f"with inputs '{kind}' (seed {seed}): {reason}"
             accuracy = ()
         return Correctness(not reason, (kind,), errors, reason, accuracy=accuracy)
 
-    def _compared(
+    def _compare_outputs(
         self, whose: Whose
     ) -> tuple[tuple[tuple[str, float], ...], tuple[tuple[str, Accuracy], ...], str]:
         outputs = self._layout.with_role("output", "inout")
         expected = {slot.name: self._expect_output(slot) for slot in outputs}
         stored = self._collect_outputs(outputs, whose == "peer")
-        if errors := self._all_right(outputs, stored, expected):
+        if errors := self._look_at_all(outputs, stored, expected):
             return errors, (), ""
-        reason, accuracy = self._changed_elsewhere(), dict[str, Accuracy]()
+        reason, accuracy = self._find_change_elsewhere(), dict[str, Accuracy]()
         for slot in outputs:
             name, more = slot.name, ""
             if name in self._leeway:
-                verdict, accuracy[name], more = self._measured(slot, stored[name], whose)
+                verdict, accuracy[name], more = self._judge_measured(slot, stored[name], whose)
             else:
                 tolerance = self._spec.tolerances[name]
                 asked = self._xp, stored[name], expected[name], slot.dtype
                 verdict = compare(*asked, tolerance)
                 whole = slot.dtype not in FLOAT_DTYPES and tolerance == Tolerance()
                 if not verdict.passed and whole and self._leeway.floats:
-                    excused = is_either(*asked, self._moved, name)
+                    excused = is_either(*asked, self._compute_moved, name)
                     verdict = Verdict(1.0) if excused else verdict
             errors = (*errors, (name, verdict.error))
             asked = self._xp, stored[name], expected[name], slot.dtype
-            passed = verdict.passed or (whose == "peer" and self._excused(verdict, *asked))
+            passed = verdict.passed or (whose == "peer" and self._is_excused(verdict, *asked))
             if not passed and not reason:
                 reason = verdict.describe(name, slot.shape) + more
         return errors, tuple(accuracy.items()), reason
 
-    def _excused(self, verdict: Verdict, xp: Any, stored: Array, ref: Array, dtype: str) -> bool:
+    def _is_excused(self, verdict: Verdict, xp: Any, stored: Array, ref: Array, dtype: str) -> bool:
         if verdict.error <= PEER_TOLERANCES or not is_posed(self._spec):
             return verdict.error <= PEER_TOLERANCES
         flat = ref.reshape(-1)
         usual = float(xp.sqrt(xp.vdot(flat, flat) / flat.size))
         return compare(xp, stored, ref, dtype, Tolerance(ROUGH, ROUGH * usual)).passed
 
-    def _measured(self, slot: Slot, stored: Array, whose: Whose) -> tuple[Verdict, Accuracy, str]:
+    def _judge_measured(
+        self, slot: Slot, stored: Array, whose: Whose
+    ) -> tuple[Verdict, Accuracy, str]:
         """Judge an output by the baseline's own accuracy; the last part says how far off it is."""
         prepared, is_baseline = self._current, whose == "baseline"
         asked = (self._xp, stored, prepared, slot.name, slot.dtype)
         verdict, found = self._leeway.judge(*asked, baseline=is_baseline)
         if not verdict.passed:
             expected = (self._xp, stored, slot.dtype, prepared, slot.name)
-            if (wider := widen(*expected, self._moved)) is not None:
+            if (wider := widen(*expected, self._compute_moved)) is not None:
                 asked = (self._xp, stored, wider, slot.name, slot.dtype)
                 verdict, found = self._leeway.judge(*asked, baseline=is_baseline)
         if verdict.passed:
@@ -440,7 +446,7 @@ class Verifier:
         said = self._leeway.explain(slot.name, found, prepared, baseline=is_baseline)
         return verdict, found, f": {said}"
 
-    def _all_right(
+    def _look_at_all(
         self, outputs: Sequence[Slot], stored: Mapping[str, Array], expected: Mapping[str, Array]
     ) -> tuple[tuple[str, float], ...]:
         tolerances = self._spec.tolerances
@@ -508,7 +514,7 @@ class Verifier:
                     raise TypeError(f"{output!r} has shape {values.shape} and is {values.dtype}")
         return {**stored, **changed}
 
-    def _changed_elsewhere(self) -> str:
+    def _find_change_elsewhere(self) -> str:
         for index, (start, stop) in enumerate(self._layout.guards):
             if not bool((self._memory.data[start:stop] == self._guard).all()):
                 names = [slot.name for slot in self._layout.slots]
@@ -526,7 +532,7 @@ class Verifier:
                 return f"left scratch {slot.name}[{where}] = {float(values[first]):g}, expected 0"
         return ""
 
-    def _changed_output(self) -> str:
+    def _find_other_bits(self) -> str:
         before = self._current.first_output or {}
         for slot in self._layout.with_role("output", "inout"):
             repeats = self._spec.argument(slot.name).deterministic

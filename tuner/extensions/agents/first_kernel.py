@@ -29,8 +29,7 @@ from tuner.extensions.agents.openai import Dialogue, OpenAIAgent
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import read_kernel, repair_surrogates, require_whole
 from tuner.model.errors import AgentError, DeviceError, InputError, ReplyError
-from tuner.model.run_config import RunConfig
-from tuner.model.settings import AUTO, LITERAL, GivenSettings, read_settings
+from tuner.model.settings import AUTO, LITERAL, GivenSettings, RunConfig, read_settings
 from tuner.process.files import read_text
 from tuner.session.events import Tool
 from tuner.space.blanks import require_filled

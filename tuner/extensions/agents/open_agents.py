@@ -19,8 +19,7 @@ from tuner.extensions.agents.tools.tool_session import ToolSession
 from tuner.extensions.agents.tree import policy
 from tuner.extensions.agents.widen_ranges import WideningAgent
 from tuner.model.errors import AgentError, InputError
-from tuner.model.run_config import RunConfig
-from tuner.model.settings import FILES, LITERAL, MCP
+from tuner.model.settings import FILES, LITERAL, MCP, RunConfig
 from tuner.session.events import Said
 from tuner.session.rounds import over
 from tuner.session.session import Session

@@ -20,7 +20,7 @@ import numpy as np
 
 from tuner.device.base import Program
 from tuner.device.layout import UNCHANGED, Arena, Layout, Patch, fill_byte
-from tuner.device.timing import FINALS, TimingPolicy, hopeless, should_stop
+from tuner.device.timing import FINALS, JUDGED, SampledCalls, TimingPolicy, hopeless, should_stop
 from tuner.device.verify.restarting_worker import (
     ChildRunner,
     Judge,
@@ -28,7 +28,6 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
-from tuner.device.verify.sampling import JUDGED, SampledCalls
 from tuner.model.errors import WorkerError
 from tuner.model.kernel import Launch
 from tuner.model.trial import Measurement, Status

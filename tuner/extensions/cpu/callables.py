@@ -17,13 +17,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from tuner.device.base import Program
 from tuner.device.callables import Modules, Originals, blamed_on_call, checked_results
-from tuner.device.encoding import Array, torch_name
+from tuner.device.encoding import Array, encode, torch_name
 from tuner.device.layout import Arena, Layout, Slot
 from tuner.device.reference import PeerError, ran_out
-from tuner.extensions.cpu.memory import RunMemory, map_arena
-from tuner.extensions.cpu.triton_interpreter import mend_interpreter
+from tuner.extensions.cpu.worker import RunMemory, map_arena
 from tuner.model.errors import WorkerError
 from tuner.model.statistics import LEAST_US
 from tuner.process.child import Child
@@ -36,6 +37,8 @@ ASK_S = 30.0
 MEMORY_SHARE = 0.75
 # Empty answers before the first call, and what a call's may take longer than the quickest of them.
 ANSWERS, CLOCK_MARGIN_US = 20, 100.0
+# Read in 3.6.0: others may be built otherwise.
+RELEASE = "3.6."
 
 
 class CallableWorker:
@@ -117,7 +120,6 @@ class CallableWorker:
             process.kill()
 
     def _process(self, program: Program) -> _Process:
-        """Wake the process of a program, with the memory mapped."""
         mine = program.config is None
         if mine not in self._processes:
             self._processes[mine] = _Process(*self._opened)
@@ -281,3 +283,51 @@ def _tensor(torch: Any, memory: Array, slot: Slot) -> Any:
     dtype = getattr(torch, torch_name(slot.dtype))
     raw = torch.frombuffer(memory, dtype=torch.uint8, offset=slot.offset, count=slot.size_bytes)
     return raw.view(dtype).reshape(slot.shape)
+
+
+def mend_interpreter() -> None:
+    """Make up for what Triton 3.6's interpreter cannot do; leave other releases as they are.
+
+    It computes with the bits of bfloat16 as with whole numbers, rounds to it towards zero, has no
+    constants of it, and reads a scalar in a way that NumPy 2.4 refuses. Raises `ImportError`
+    without Triton.
+    """
+    triton: Any = import_module("triton")
+    interpreter: Any = import_module("triton.runtime.interpreter")
+    if not triton.__version__.startswith(RELEASE):
+        return
+    bfloat16, float32 = triton.language.bfloat16, triton.language.float32
+    builder, handle_of = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    binary, dot, cast = builder.binary_op, builder.create_dot, builder.cast_impl
+    patch = interpreter._patch_lang_tensor
+
+    def widen_handle(handle: Any) -> Any:
+        if handle.dtype.scalar != bfloat16:
+            return handle
+        return handle_of((handle.data.astype(np.uint32) << 16).view(np.float32), float32)
+
+    def narrow_values(values: np.ndarray) -> Any:
+        return handle_of(encode(np, values, "bfloat16"), bfloat16)
+
+    def binary_op(self: Any, left: Any, right: Any, operation: Any) -> Any:
+        made = binary(self, widen_handle(left), widen_handle(right), operation)
+        narrow = left.dtype.scalar == bfloat16 and made.data.dtype == np.float32
+        return cast_impl(self, made, bfloat16) if narrow else made
+
+    def create_dot(self: Any, left: Any, right: Any, *others: Any) -> Any:
+        return dot(self, widen_handle(left), widen_handle(right), *others)
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        if source.dtype.scalar != float32 or target.scalar != bfloat16:
+            return cast(self, source, target)
+        return narrow_values(source.data)
+
+    def get_bf16(self: Any, value: float) -> Any:
+        return narrow_values(np.array([value]))
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    builder.binary_op, builder.create_dot, builder.cast_impl = binary_op, create_dot, cast_impl
+    builder.get_bf16, interpreter._patch_lang_tensor = get_bf16, patch_tensor

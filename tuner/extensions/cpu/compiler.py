@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.compiler.base import CompileRequest, CompileResult, shorten_text
-from tuner.compiler.cache import Cache, cache_key
+from tuner.compiler.cache import Cache, recall_or_compile
 from tuner.compiler.command import (
     MOST_RUNS,
     CompilerCommand,
@@ -24,7 +24,7 @@ from tuner.compiler.command import (
     remove_left_behind,
     scratch_folder,
 )
-from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
+from tuner.compiler.includes import UNIT_NAME, refused_include
 from tuner.extensions.cpu.host_source import (
     HEADERS,
     LAUNCH_UNIT,
@@ -37,8 +37,8 @@ from tuner.extensions.cpu.host_source import (
     refusal,
     to_host,
 )
-from tuner.model.amd import amd_limits, is_amd
 from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.hardware import amd_limits, is_amd
 from tuner.model.trial import Resources
 
 _DIAGNOSTIC = re.compile(
@@ -269,24 +269,20 @@ class HostCompiler:
         refused = refused_include(request.source, request.include_dirs)
         if refused is not None:
             return CompileResult(error=refused)
-        identity = f"{self.version} {_headers_digest()} {self._sanitizers}"
-        included = include_digest(request.source, request.include_dirs)
-        key = cache_key(request, identity, included)
-        stored = self._cache.get(key) if self._cache else None
-        if stored is not None:
-            return stored
-        try:
-            library = self._build(request, started + self._timeout_s)
+
+        def compile_anew() -> tuple[CompileResult, bool]:
+            try:
+                library = self._build(request, started + self._timeout_s)
+            except (ToolError, NotOnHostError) as error:
+                return self._report_failure(error, request, time.perf_counter() - started)
             lowered = {one: entry_name(index) for index, one in enumerate(request.kernels)}
             # How many registers a GPU would give the kernel nobody here knows.
             resources = {name: Resources(registers=None) for name in request.kernels}
             seconds = time.perf_counter() - started
-            result, lasting = CompileResult(library, lowered, resources, seconds=seconds), True
-        except (ToolError, NotOnHostError) as error:
-            result, lasting = self._report_failure(error, request, time.perf_counter() - started)
-        if self._cache and lasting:
-            self._cache.put(key, result)
-        return result
+            return CompileResult(library, lowered, resources, seconds=seconds), True
+
+        identity = f"{self.version} {_headers_digest()} {self._sanitizers}"
+        return recall_or_compile(self._cache, request, identity, compile_anew)
 
     def _build(self, request: CompileRequest, deadline: float) -> bytes:
         with scratch_folder() as folder:
@@ -342,20 +338,18 @@ class HostCompiler:
         # and without.
         options = [*_RUNTIME_ONLY, *widths, *self._macros, "-std=c++17", "-frounding-math"]
         options += ["-fno-gnu-unique", "-c"]
+
+        def compile_anew() -> tuple[CompileResult, bool]:
+            with scratch_folder() as folder:
+                (folder / "runtime.cc").write_text(source, encoding="utf-8")
+                files = ["-isystem", str(HEADERS), "-o", "runtime.o", "runtime.cc"]
+                deadline = time.perf_counter() + RUNTIME_TIMEOUT_S
+                self._gxx.run([*options, *files], folder, deadline)
+                return CompileResult((folder / "runtime.o").read_bytes()), True
+
         request = CompileRequest(source, (), "host", tuple(options))
-        key = cache_key(request, f"{self.version} {_headers_digest()}", "")
-        stored = self._cache.get(key) if self._cache else None
-        if stored is not None:
-            return stored.cubin
-        with scratch_folder() as folder:
-            (folder / "runtime.cc").write_text(source, encoding="utf-8")
-            files = ["-isystem", str(HEADERS), "-o", "runtime.o", "runtime.cc"]
-            deadline = time.perf_counter() + RUNTIME_TIMEOUT_S
-            self._gxx.run([*options, *files], folder, deadline)
-            built = (folder / "runtime.o").read_bytes()
-        if self._cache:
-            self._cache.put(key, CompileResult(built))
-        return built
+        identity = f"{self.version} {_headers_digest()}"
+        return recall_or_compile(self._cache, request, identity, compile_anew).cubin
 
 
 def preload(sanitizers: tuple[str, ...]) -> dict[str, str]:

@@ -10,16 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 
+from tuner.compiler.base import Compiler
+from tuner.compiler.cache import Cache
 from tuner.device.base import Device, DeviceInfo, Outcome, Program, amd_info, verify_all
+from tuner.device.families import Listed
 from tuner.device.layout import UNCHANGED, Arena, Patch, fill_byte
 from tuner.device.reference import PeerError
-from tuner.device.timing import TimingPolicy, hopeless, should_stop
+from tuner.device.select import unknown_device
+from tuner.device.timing import SampledCalls, TimingPolicy, hopeless, should_stop
 from tuner.device.verify.outputs import TIMES
 from tuner.device.verify.restarting_worker import (
     Judge,
@@ -28,19 +32,21 @@ from tuner.device.verify.restarting_worker import (
     RunFailedError,
     raise_worker_errors,
 )
-from tuner.device.verify.sampling import SampledCalls
 from tuner.device.verify.shared_memory import available_bytes, host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice, fresh_seed
 from tuner.extensions.cpu.callables import CallableWorker
 from tuner.extensions.cpu.child import LaunchEnd
+from tuner.extensions.cpu.compiler import SANITIZERS, HostCompiler, preload, sanitizer_finding
 from tuner.extensions.cpu.worker import HostRunError, HostWorker
-from tuner.model.amd import DEFAULT_TARGET
 from tuner.model.errors import DeviceError
-from tuner.model.hardware import architecture_for
+from tuner.model.hardware import DEFAULT_TARGET, architecture_for
 from tuner.model.kernel import KernelSpec
 from tuner.model.languages import CUDA, HIP, Language
 from tuner.model.trial import Measurement, Status
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
+from tuner.space.plan import Plan
+from tuner.tuning.evaluator import Evaluator, evaluator_of
+from tuner.tuning.verification import LARGEST_HOST_BYTES, Watch
 
 # Whose limits on threads, shared memory and grids a launch must keep.
 COMPUTE_CAPABILITY = (9, 0)
@@ -54,6 +60,7 @@ CHECK_CALLS, RERUN_CALLS = 3, 12
 # For the streaming rate: twice the caches, within what can be touched in a tenth of a second.
 LEAST_PROBE_BYTES, MOST_PROBE_BYTES = 32 << 20, 128 << 20
 PROBE_REPEATS = 3
+SANITIZED_TIMEOUT_S = 10.0
 
 
 class HostDevice(VerifiedDevice):
@@ -140,7 +147,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         So a check, too, may be the first call on these inputs or one of many.
         """
         with self._blamed_on_the_program():
-            worker = self._renewed_beside_others(program)
+            worker = self._renew_beside_others(program)
             for one in (*_some_orders(CHECK_CALLS), order):
                 worker.run(program, one, fill_byte(nan=nan))
             worker.memory.show()
@@ -164,7 +171,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         policy = replace(policy, max_samples=max(policy.min_samples, most))
         times: list[float] = []
         with self._blamed_on_the_program():
-            worker = self._renewed(program, patch=patch)
+            worker = self._renew_memory(program, patch=patch)
             calls.run(worker, program)  # the first call of a process takes longer
             started = time.perf_counter()
             while calls.repeats and not should_stop(
@@ -176,7 +183,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
 
     def rerun(self, program: Program) -> None:
         with self._blamed_on_the_program():
-            worker = self._renewed_beside_others(program)
+            worker = self._renew_beside_others(program)
             for order in (*_some_orders(RERUN_CALLS), draw_order()):
                 worker.run(program, order, fill_byte())
             worker.memory.show()
@@ -189,7 +196,7 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
         rows = []
         calls = [_Calls(patch) for _ in programs]
         with self._blamed_on_the_program():
-            worker = self._renewed(*programs, patch=patch)
+            worker = self._renew_memory(*programs, patch=patch)
             for program, made in zip(programs, calls, strict=True):
                 made.run(worker, program)
             for _ in range(rounds):
@@ -203,14 +210,16 @@ class HostRunner(RestartingWorker[HostWorker | CallableWorker]):
                     made.let_judge(worker, partial(judge, index))
         return rows
 
-    def _renewed_beside_others(self, program: Program) -> HostWorker | CallableWorker:
+    def _renew_beside_others(self, program: Program) -> HostWorker | CallableWorker:
         """Renew the memory for one that takes turns with others: each keeps its process."""
         worker = self._ready_worker()
         worker.keep_latest(program)
         worker.memory.renew(UNCHANGED)
         return worker
 
-    def _renewed(self, *programs: Program, patch: Patch = UNCHANGED) -> HostWorker | CallableWorker:
+    def _renew_memory(
+        self, *programs: Program, patch: Patch = UNCHANGED
+    ) -> HostWorker | CallableWorker:
         worker = self._ready_worker()
         worker.keep_only(*programs)
         worker.memory.renew(patch)
@@ -366,3 +375,72 @@ class HostWatcher:
     def close(self) -> None:
         if self._device is not None:
             self._device.close()
+
+
+class HostFamily:
+    """`--device host`; implements `DeviceFamily` and `WatchesPlans`."""
+
+    listed_as = ""
+
+    def open(
+        self,
+        detail: str,
+        spec: KernelSpec,
+        operators: Mapping[str, str],
+        *,
+        run_timeout_s: float = RUN_TIMEOUT_S,
+    ) -> Device:
+        if detail:
+            raise unknown_device(f"host:{detail}")
+        return HostDevice(spec, operators, run_timeout_s=run_timeout_s)
+
+    def open_sanitized(
+        self, spec: KernelSpec, operators: Mapping[str, str], stack: ExitStack
+    ) -> tuple[Compiler, Device]:
+        """Open a device that runs sanitized programs, and their compiler; the stack closes both.
+
+        Raises `DeviceError` where g++ came without the sanitizers.
+        """
+        return sanitized_host(spec, operators, preload(SANITIZERS), stack)
+
+    def compiler(self, jobs: int | None, target: str) -> Compiler:
+        return HostCompiler(jobs, cache=Cache())
+
+    def list_here(self) -> tuple[Listed, ...]:
+        return ()
+
+    def watches(self, plan: Plan, stack: ExitStack) -> tuple[Watch, ...]:
+        try:
+            environment = preload(SANITIZERS)
+        except DeviceError:
+            return ()
+
+        @cache
+        def opened() -> tuple[Compiler, Device]:  # only when there are winners to watch
+            return sanitized_host(plan.spec, plan.config.operators, environment, stack)
+
+        def evaluator(of: Plan) -> Evaluator:
+            return evaluator_of(of, *opened())
+
+        return (Watch(HostWatcher(lambda: opened()[1]), evaluator, LARGEST_HOST_BYTES),)
+
+
+HOST = HostFamily()
+
+
+def sanitized_host(
+    spec: KernelSpec, operators: Mapping[str, str], environment: Mapping[str, str], stack: ExitStack
+) -> tuple[HostCompiler, HostDevice]:
+    """Open a device with `preload(SANITIZERS)`, and its compiler; the stack closes both."""
+    compiler = HostCompiler(sanitizers=SANITIZERS, cache=Cache())
+    stack.callback(compiler.close)
+    device = HostDevice(
+        spec,
+        operators,
+        run_timeout_s=SANITIZED_TIMEOUT_S,
+        environment=environment,
+        finding=sanitizer_finding,
+    )
+    device.fits_all = True
+    stack.callback(device.close)
+    return compiler, device

@@ -165,7 +165,6 @@ def to_host(preprocessed: str) -> str:
 
 
 def entry_name(index: int) -> str:
-    """Name what a library exports for the kernel of this number."""
     return f"cuda_on_host_kernel_{index}"
 
 
@@ -183,7 +182,6 @@ def entries(drawn: str, kernels: Sequence[str]) -> str:
 
 
 def has_assembly(preprocessed: str) -> bool:
-    """Say whether the user's part of a preprocessed unit has inline PTX."""
     return any(file and _ASSEMBLY_STATEMENT.search(text) for text, file, _ in _parts(preprocessed))
 
 
@@ -405,7 +403,7 @@ def _bad_assembly(text: str) -> Iterator[tuple[int, str]]:
             if not _is_word(part, match.start()):
                 continue
             instructions = _assembly(part, match.end()).instructions
-            if not all(_PLAIN_INSTRUCTION.fullmatch(one) for one in instructions):
+            if not all(_PLAIN_INSTRUCTION.fullmatch(instruction) for instruction in instructions):
                 yield start + match.start(), "`asm` that may name a file is not allowed"
         start += len(part)
 

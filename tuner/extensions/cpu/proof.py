@@ -83,7 +83,7 @@ def prove(
         for workload in (first, *others[:1]):
             proofs.append(run(workload, sizes_only=bool(proofs)))
             for other in (*others[:1], *islice(smaller_workloads(spec, allows), 1)):
-                if any(one.idle for one in proofs[-1].mistakes):
+                if any(mistake.idle for mistake in proofs[-1].mistakes):
                     proofs[-1] = _without_shown(proofs[-1], run(other))
             if proofs[-1].open_because or proofs[-1].mistakes:
                 break
@@ -99,7 +99,7 @@ def _without_shown(proof: Proof, other: Proof) -> Proof:
 
     The norm of a group of one element is 0 whatever is in it.
     """
-    shown = {one.argument for one in other.findings if not one.mistake}
+    shown = {finding.argument for finding in other.findings if not finding.mistake}
     findings = (
         replace(one, mistake=False, idle=False) if one.idle and one.argument in shown else one
         for one in proof.findings
@@ -123,14 +123,14 @@ def _prove_smaller(
             proof = replace(run(workload, ends_s=ends_s), smaller=True)
         except KernelError as error:  # the reference may know its sizes
             proof = Proof(workload, open_because=str(error).splitlines()[0])
-        wrong = {one.argument for one in proof.mistakes}
+        wrong = {mistake.argument for mistake in proof.mistakes}
         if (proof.compared and not wrong) or not (proof.open_because or wrong):
             return proof
         unknown = "" if proof.late else proof.open_because
         if unknown and tried and unknown == tried[-1].open_because:  # whatever the sizes
             return Proof(None, open_because=unknown)
         for earlier in tried:
-            if wrong & {one.argument for one in earlier.mistakes}:
+            if wrong & {mistake.argument for mistake in earlier.mistakes}:
                 return earlier
         tried.append(proof)
     told = [f"{one.workload}: {one.open_because or one.mistakes[0].text}" for one in tried]
@@ -162,7 +162,11 @@ def _prove_on(
             left_s = max(ends_s - time.perf_counter(), 0.0) if alone and ends_s else COMPILE_S
             compiler = HostCompiler(timeout_s=left_s, sanitizers=_SANITIZERS, cache=Cache())
             stack.callback(compiler.close)
-            target = CompileTarget(_sized(spec, workload), dict(operators), info)
+            options = spec.compile_options
+            for axis, before, size in _resized(spec, workload):
+                sizes = {f"-D{axis}={before}": f"-D{axis}={size}"}
+                options = tuple(sizes.get(option, option) for option in options)
+            target = CompileTarget(replace(spec, compile_options=options), dict(operators), info)
             source = _resize(read_source(spec.source), spec, workload)
             launches = spec.baseline_launches(target.names(workload))
             result = compiler.submit(target.request(source, launches)).result()
@@ -202,14 +206,6 @@ def _resize(source: SourceFile, spec: KernelSpec, workload: Workload) -> str:
                 stated = rf"(\b{constant.name}\b\s*[=(]*\s*){re.escape(constant.value)}"
                 text = re.sub(stated, rf"\g<1>{size}", text, count=1)
     return text
-
-
-def _sized(spec: KernelSpec, workload: Workload) -> KernelSpec:
-    options = spec.compile_options
-    for axis, before, size in _resized(spec, workload):
-        sizes = {f"-D{axis}={before}": f"-D{axis}={size}"}
-        options = tuple(sizes.get(option, option) for option in options)
-    return replace(spec, compile_options=options)
 
 
 def _plain(name: str) -> str:
@@ -320,7 +316,7 @@ class _Observer:
     def untold(self, argument: Argument, ran: Sequence[tuple[Contents, Contents]]) -> str:
         """Say what of an output was the same on all kinds of input, if inputs differed at all."""
         name = argument.name
-        others = [one.name for one in self.arrays() if one.role in ("input", "inout")]
+        others = [array.name for array in self.arrays() if array.is_read]
         if len(ran) < 2 or all(_same(ran[0][0][o], one[0][o]) for one in ran for o in others):
             return ""
         if all(_same(ran[0][1][name], left[name]) for _, left in ran):
@@ -338,7 +334,7 @@ class _Observer:
         return 1 not in self.workload.values.values()
 
     def outputs(self) -> list[Argument]:
-        return [one for one in self.arrays() if one.role in ("output", "inout")]
+        return [array for array in self.arrays() if array.is_written]
 
     def run(self, contents: Contents) -> Contents:
         if time.perf_counter() > self.ends_s:
@@ -372,9 +368,9 @@ class _Observer:
     def whole(self) -> list[str]:
         """Name the whole numbers that may be meant to point somewhere."""
         return [
-            one.name
-            for one in self.arrays()
-            if one.dtype not in FLOAT_DTYPES and one.fill == "normal" and one.role == "input"
+            array.name
+            for array in self.arrays()
+            if array.dtype not in FLOAT_DTYPES and array.fill == "normal" and array.role == "input"
         ]
 
     def hint(self) -> str:

@@ -118,9 +118,9 @@ class _Server:
             child.end()
         if ran.code != LaunchEnd.DONE:
             return ServerHello([], fault=f"{ran.message} {child.log}".strip()), ran.killed
-        times_us = sorted(one.wall_us for one in answers)
+        times_us = sorted(answer.wall_us for answer in answers)
         low, middle, high = (times_us[len(times_us) * part // 20] for part in (1, 10, 19))
-        computing_us = sorted(one.computing_us for one in answers)[len(answers) // 2]
+        computing_us = sorted(answer.computing_us for answer in answers)[len(answers) // 2]
         limited = limits.split(", ") if limits else []
         return ServerHello(limited, middle, computing_us, high - low), False
 
@@ -224,7 +224,6 @@ class _ForkedChild:
         return replace(ran, computing_us=(computed_s - before_s) * 1e6)
 
     def _command(self, order: int, timeout_s: float) -> RunAnswer:
-        """Tell it to go on, and time it until it answers."""
         token = os.urandom(TOKEN_BYTES)
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)

@@ -17,7 +17,7 @@ from tuner.device.cuda.buffers import Buffers
 from tuner.device.cuda.device_patch import DevicePatch
 from tuner.device.cuda.replays import Results
 from tuner.device.layout import UNCHANGED, InputChange, Layout, Patch, Slot, Varied
-from tuner.device.verify.sampling import JUDGED_ON_GPU
+from tuner.device.timing import JUDGED_ON_GPU
 
 # A float32 array of 40 elements and one of 24 in 16 bits, in a set of 512 bytes.
 WIDE, NARROW, SET_BYTES, SETS = Varied(64, 40, 4, 2), Varied(256, 24, 2, 1), 512, 6
@@ -134,8 +134,8 @@ def test_kept_results_are_some_of_all_and_bits_are_compared_on_the_same_variant(
     def compare(stream: Any, first: int, second: int, size: int, flag: int) -> None:
         compared.append((first, second))
 
-    fake = SimpleNamespace(compare=compare, read_flag=lambda flag: False)
-    monkeypatch.setattr(replays, "difference", fake)
+    monkeypatch.setattr(replays, "compare_bytes", compare)
+    monkeypatch.setattr(replays, "read_flag", lambda flag: False)
     slot = Slot("y", "float32", (16,), "output", 128, 64)
     layout = Layout((slot,), ("y",), SET_BYTES, ("y",))
     results = Results(layout, 2, frozenset({"y"}), 4)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from callable_project import callable_project, evaluator_of, read_project
 
-from tuner.compiler.base import CompileRequest, CompileResult
-from tuner.compiler.python import PythonCompiler
+from tuner.compiler.base import CompileRequest, CompileResult, PythonCompiler
 from tuner.device.cuda import prepare
 from tuner.device.cuda.prepare import (
     CallCompiler,

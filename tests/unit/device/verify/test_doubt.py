@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tuner.device.encoding import encode
 from tuner.device.inputs import Prepared
 from tuner.device.verify.accuracy import SINGLE, Leeway
-from tuner.device.verify.doubt import Moved, compute_moved, is_either, move, widen
+from tuner.device.verify.answers import Moved, compute_moved, is_either, move, widen
 from tuner.model.kernel import KernelSpec, Tolerance, Workload
 
 Array = NDArray[np.float64]

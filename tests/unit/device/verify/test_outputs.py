@@ -9,7 +9,6 @@ import pytest
 
 from tuner.device import encoding
 from tuner.device.encoding import decode, encode
-from tuner.device.verify import codes
 from tuner.device.verify.outputs import Verdict, compare, zeros_pass
 from tuner.model.kernel import Tolerance
 
@@ -180,9 +179,9 @@ def test_the_quick_way_agrees_with_the_codes(dtype: str) -> None:
     stored = encode(np, values.clip(-128, 127) if dtype == "int8" else values, dtype)
     moved = stored.copy()
     moved[::7] += np.asarray(1, stored.dtype)
-    apart = codes.codes_apart(np, moved, values, dtype)
+    apart = encoding.codes_apart(np, moved, values, dtype)
     with np.errstate(invalid="ignore"):
-        assert (apart == codes._distance(np, moved, values, dtype)).mean() > 0.999
+        assert (apart == encoding._distance(np, moved, values, dtype)).mean() > 0.999
     assert apart[:1] > 0
 
 
@@ -190,12 +189,12 @@ def test_the_quick_way_agrees_with_the_codes(dtype: str) -> None:
 def test_the_bounds_of_neighbours_say_what_is_one_code_away(dtype: str) -> None:
     every = np.arange(256, dtype=np.uint8)
     stored = every.view(encode(np, np.zeros(1), dtype).dtype)
-    low, high, lower, higher = codes.rounded_to(dtype)
+    low, high, lower, higher = encoding.rounded_to(dtype)
     numbers = np.isfinite(decode(np, stored, dtype))
     rng = np.random.default_rng(5)
     near = decode(np, stored[numbers], dtype) * (1 + 0.3 * rng.standard_normal(numbers.sum()))
     for value in near.clip(-127.4, 127.4) if dtype == "int8" else near:
-        apart = codes._distance(np, stored[numbers], np.full(numbers.sum(), value), dtype)
+        apart = encoding._distance(np, stored[numbers], np.full(numbers.sum(), value), dtype)
         inside = (low[numbers] <= value) & (value <= high[numbers])
         beside = (lower[numbers] <= value) & (value <= higher[numbers])
         assert (inside == (apart == 0)).all()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tuner.device.verify.reductions import ROW, count, find_largest, is_all, is_any, reduce
+from tuner.device.encoding import ROW, count, find_largest, is_all, is_any, reduce
 
 NAMES = ("all", "any", "argmax", "max", "sum", "concatenate")
 GPU = SimpleNamespace(__name__="cupy", **{name: getattr(np, name) for name in NAMES})

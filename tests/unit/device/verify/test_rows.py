@@ -11,12 +11,12 @@ import pytest
 
 from tuner.device.inputs import NORMAL, same_seed
 from tuner.device.layout import lay_out
-from tuner.device.verify.bits import join_digests
-from tuner.device.verify.rows import (
+from tuner.device.verify.bits import (
     PROBES,
     TURNS,
     count_probes,
     count_turns,
+    join_digests,
     place_probes,
 )
 from tuner.device.verify.verifier import HostMemory, Verifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tuner.device.layout import UNCHANGED, InputChange, Patch
-from tuner.device.verify.sampling import JUDGED, SampledCalls
+from tuner.device.timing import JUDGED, SampledCalls
 
 PATCH = Patch(tuple(InputChange((place,), b"a", b"b") for place in range(50)))
 

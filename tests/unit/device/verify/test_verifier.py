@@ -373,9 +373,9 @@ def unread(xp, outputs, axes):
 def test_what_is_in_the_arena_is_not_drawn_again_but_restored(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn, draw = [], bench.verifier._drawn
+    drawn, draw = [], bench.verifier._draw
     monkeypatch.setattr(
-        bench.verifier, "_drawn", lambda *which: drawn.append(which[1:]) or draw(*which)
+        bench.verifier, "_draw", lambda *which: drawn.append(which[1:]) or draw(*which)
     )
     assert bench.checked(bench.double, "x3", seed=5).passed
     before = bench.stored("x").copy()
@@ -393,7 +393,7 @@ def test_slightly_other_inputs_cost_no_draw_of_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bench.checked(bench.double).passed
-    monkeypatch.setattr(bench.verifier, "_drawn", None)
+    monkeypatch.setattr(bench.verifier, "_draw", None)
     patch = bench.verifier.alternate()
     assert all(0 < len(change.offsets) <= 2 for change in patch.changes), "one number of x"
     assert patch.changes[0].before != patch.changes[0].after
@@ -466,7 +466,7 @@ def test_once_memory_has_ended_one_reference_is_held_at_a_time(bench: Bench) -> 
     assert timed is not None
     assert timed.twin is not None
     for number in (1, 0, 2, 1):
-        x = bench.verifier._variant(number).inputs["x"]
+        x = bench.verifier._choose_variant(number).inputs["x"]
         bench.verifier._view(bench.verifier._layout.slot("x"))[...] = x
         bench.double()
         assert bench.verifier.check(variant=number).passed
@@ -475,7 +475,7 @@ def test_once_memory_has_ended_one_reference_is_held_at_a_time(bench: Bench) -> 
     assert len(patch.changes) > 1
 
 
-@pytest.mark.parametrize("step", ["_drawn", "_refer", "_drawn_twin"])
+@pytest.mark.parametrize("step", ["_draw", "_refer", "_draw_twin"])
 def test_memory_that_ends_once_costs_a_second_try(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

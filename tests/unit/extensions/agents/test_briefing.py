@@ -33,7 +33,7 @@ from tuner.model.expressions import Expression
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 from tuner.session.events import LaunchFigures, Profiled
-from tuner.space.invariance import require_rows
+from tuner.space.launches import require_rows
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tuner.compiler.toolkit import executable, list_pip_paths
+from tuner.compiler.command import executable, list_pip_paths
 from tuner.model.trial import INITIAL
 from tuner.session.events import (
     AgentIdle,

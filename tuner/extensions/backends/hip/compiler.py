@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -17,9 +18,10 @@ from functools import cache as once
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tuner.compiler.base import CompileRequest, CompileResult, absent_error, shorten_text
-from tuner.compiler.cache import Cache, cache_key
+from tuner.compiler.cache import Cache, recall_or_compile
 from tuner.compiler.command import (
     MOST_RUNS,
     CompilerCommand,
@@ -27,16 +29,11 @@ from tuner.compiler.command import (
     remove_left_behind,
     scratch_folder,
 )
-from tuner.compiler.includes import UNIT_NAME, include_digest, refused_include
-from tuner.extensions.backends.hip.code_object import (
-    kernel_resources,
-    pointed_functions,
-    require_readers,
-    wave_sizes,
-)
-from tuner.model.amd import ROCM, amd_limits
+from tuner.compiler.includes import UNIT_NAME, refused_include
 from tuner.model.errors import DeviceError, WorkerError
+from tuner.model.hardware import ROCM, amd_limits
 from tuner.model.languages import HIP
+from tuner.model.trial import Resources
 from tuner.process.confinement import confine_program
 
 HEADERS = Path(__file__).with_name("headers")
@@ -66,6 +63,9 @@ _LACKING = re.compile(
     r"undeclared identifier|no matching function|no member named|reference to __host__ function"
 )
 _WITH_ROCM = "a function that our headers lack is in ROCm's, which are taken where it is installed"
+# LLVM's user guide for AMDGPU: the note that holds the metadata, and the relocation of a pointer.
+_METADATA_NOTE, _RELATIVE64 = 32, 13
+_REGISTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,6 @@ class Clang:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """What it reads and starts."""
         own = Path(self.path).resolve().parents[1]
         return (own, self.rocm.resolve()) if self.rocm else (own,)
 
@@ -212,19 +211,16 @@ class HipCompiler:
     def _answer(self, request: CompileRequest) -> CompileResult:
         if refused := self._refusal(request):
             return CompileResult(error=refused)
-        included = include_digest(request.source, request.include_dirs)
-        key = cache_key(request, self._identity, included)
-        stored = self._cache.get(key) if self._cache else None
-        if stored is not None:
-            return stored
-        with self._lock:
-            threads, scratch = self._threads(request.include_dirs)
-        result, lasting = threads.submit(self._compile, request, scratch).result()
-        if result.ok:
-            result = _describe_kernels(request, result, self._limits.threads_per_warp)
-        if self._cache and lasting:
-            self._cache.put(key, result)
-        return result
+
+        def compile_anew() -> tuple[CompileResult, bool]:
+            with self._lock:
+                threads, scratch = self._threads(request.include_dirs)
+            result, lasting = threads.submit(self._compile, request, scratch).result()
+            if result.ok:
+                result = _describe_kernels(request, result, self._limits.threads_per_warp)
+            return result, lasting
+
+        return recall_or_compile(self._cache, request, self._identity, compile_anew)
 
     def _refusal(self, request: CompileRequest) -> str | None:
         for option in request.options:
@@ -269,7 +265,15 @@ class HipCompiler:
         return CompileResult(code, seconds=time.perf_counter() - started), True
 
     def _build(self, request: CompileRequest, folder: Path, deadline: float) -> bytes:
-        (folder / UNIT_NAME).write_text(request.source + _pointers(request.kernels), "utf-8")
+        # Let a global pointer hold each kernel, by which its lowered name is found.
+        lines = [
+            f'extern "C" __device__ __attribute__((used)) const void* {_pointer(index)} = '
+            f"(const void*)&{kernel};"
+            for index, kernel in enumerate(request.kernels)
+        ]
+        (folder / UNIT_NAME).write_text(
+            request.source + "\n".join(["", f'# 1 "{_NAMES}"', *lines, ""]), "utf-8"
+        )
         options = [*code_options(self._clang, request), "-o", _OUTPUT, UNIT_NAME]
         self._command.run(options, folder, deadline)
         return (folder / _OUTPUT).read_bytes()
@@ -291,18 +295,8 @@ def code_options(clang: Clang, request: CompileRequest) -> list[str]:
         options.append("-mcode-object-version=5")
     if not any(option.startswith("-std=") for option in request.options):
         options.append("-std=c++17")
-    options += [f"-I{Path(one).absolute()}" for one in request.include_dirs]
+    options += [f"-I{Path(folder).absolute()}" for folder in request.include_dirs]
     return [*options, *request.options]
-
-
-def _pointers(kernels: tuple[str, ...]) -> str:
-    """Let a global pointer hold each kernel, by which its lowered name is found."""
-    lines = [
-        f'extern "C" __device__ __attribute__((used)) const void* {_pointer(index)} = '
-        f"(const void*)&{kernel};"
-        for index, kernel in enumerate(kernels)
-    ]
-    return "\n".join(["", f'# 1 "{_NAMES}"', *lines, ""])
 
 
 def _pointer(index: int) -> str:
@@ -333,3 +327,77 @@ def _headers_digest() -> str:
     for path in sorted(HEADERS.rglob("*.h")):
         content.update(path.read_bytes())
     return content.hexdigest()
+
+
+def kernel_resources(code: bytes) -> dict[str, Resources]:
+    """Read the resources of every kernel in a code object, by its lowered name.
+
+    A kernel's scratch is its `stack_bytes`, and the registers that it spills to there are counted
+    as stores: how often they are loaded again the metadata does not say.
+    """
+    return {kernel[".name"]: _resources(kernel) for kernel in _metadata(code)["amdhsa.kernels"]}
+
+
+def wave_sizes(code: bytes) -> frozenset[int]:
+    return frozenset(int(one[".wavefront_size"]) for one in _metadata(code)["amdhsa.kernels"])
+
+
+def pointed_functions(code: bytes, pointers: tuple[str, ...]) -> dict[str, str]:
+    """Find the lowered name of the function that each of these global pointers holds."""
+    elf = _elf(code)
+    places = {symbol.entry.st_value: symbol.name for symbol in _symbols(elf, "STT_OBJECT")}
+    functions = {symbol.entry.st_value: symbol.name for symbol in _symbols(elf, "STT_FUNC")}
+    functions_of = {}
+    relocations = elf.get_section_by_name(".rela.dyn")
+    for relocation in relocations.iter_relocations() if relocations is not None else ():
+        name = places.get(relocation["r_offset"])
+        if name in pointers and relocation["r_info_type"] == _RELATIVE64:
+            functions_of[name] = functions[relocation["r_addend"]]
+    return functions_of
+
+
+def _resources(kernel: Mapping[str, Any]) -> Resources:
+    return Resources(
+        registers=kernel[".vgpr_count"],
+        spill_store_bytes=kernel[".vgpr_spill_count"] * _REGISTER_BYTES,
+        static_shared_bytes=kernel[".group_segment_fixed_size"],
+        stack_bytes=kernel[".private_segment_fixed_size"],
+        scalar_registers=kernel[".sgpr_count"],
+        accumulation_registers=kernel.get(".agpr_count", 0),
+        max_threads=kernel[".max_flat_workgroup_size"],
+    )
+
+
+def _metadata(code: bytes) -> Mapping[str, Any]:
+    import msgpack
+
+    section = _elf(code).get_section_by_name(".note")
+    for note in section.iter_notes() if section is not None else ():
+        if note["n_name"] == "AMDGPU" and note["n_type"] in (_METADATA_NOTE, "NT_AMDGPU_METADATA"):
+            content: Mapping[str, Any] = msgpack.unpackb(note["n_descdata"])
+            return content
+    return {"amdhsa.kernels": []}
+
+
+def _symbols(elf: Any, kind: str) -> Iterator[Any]:
+    for symbol in elf.get_section_by_name(".dynsym").iter_symbols():
+        if symbol.entry.st_info.type == kind:
+            yield symbol
+
+
+def _elf(code: bytes) -> Any:
+    from elftools.elf.elffile import ELFFile
+
+    return ELFFile(io.BytesIO(code))
+
+
+def require_readers() -> None:
+    """Raise `DeviceError` where the packages that read code objects are not installed."""
+    try:
+        import elftools  # noqa: F401
+        import msgpack  # noqa: F401
+    except ImportError as error:
+        raise DeviceError(
+            f"compiling HIP needs the package {error.name}",
+            remedy="pip install -e '.[hip]' in the checkout, or: pip install pyelftools msgpack",
+        ) from error

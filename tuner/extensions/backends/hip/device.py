@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-from platformdirs import user_cache_path
-
-from tuner.device.base import DeviceInfo
+from tuner.compiler.base import Compiler
+from tuner.compiler.cache import Cache
+from tuner.device.base import Device, DeviceInfo
+from tuner.device.families import Listed
+from tuner.device.select import unknown_device
+from tuner.device.verify.restarting_worker import lock_gpu
 from tuner.device.verify.shared_memory import host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.extensions.backends.copying import CallFailedError, CopyingRunner
-from tuner.extensions.backends.hip.driver import hip_worker
-from tuner.extensions.backends.hip.topology import NODES
-from tuner.model.amd import amd_limits
+from tuner.extensions.backends.hip.compiler import HipCompiler
+from tuner.extensions.backends.hip.driver import NODES, hip_worker, list_gpus
 from tuner.model.errors import DeviceError
+from tuner.model.hardware import AMD_TARGETS, amd_limits
 from tuner.model.kernel import KernelSpec
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
 
@@ -51,7 +53,8 @@ class HipDevice(VerifiedDevice):
             )
             undo.callback(runner.close)
             try:
-                self._lock = _lock(ordinal, runner.ask_runtime("bus_id"))
+                place = runner.ask_runtime("bus_id").replace(":", "-")
+                self._lock = lock_gpu(f"amd-{place}", f"AMD GPU {ordinal}", "--device hip:N")
                 undo.callback(self._lock.release)
                 facts = runner.describe()
                 verifier = Child(host_verifier, (spec, dict(operators)), "tune-verifier")
@@ -79,15 +82,30 @@ class HipDevice(VerifiedDevice):
         self._lock.release()
 
 
-def _lock(ordinal: int, bus_id: str) -> FileLock:
-    folder = user_cache_path("kernel-tune", ensure_exists=True)
-    lock = FileLock(folder / f"amd-{bus_id.replace(':', '-')}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DeviceError(
-            f"AMD GPU {ordinal} is in use by another `tune`",
-            remedy="wait for it, or choose another GPU with --device hip:N; two runs on one GPU "
-            "would spoil each other's times",
-        ) from error
-    return lock
+class HipFamily:
+    """`--device hip` and `hip:N`; implements `DeviceFamily`."""
+
+    listed_as = "amd"
+
+    def open(self, detail: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
+        if detail and not detail.isdecimal():
+            raise unknown_device(f"hip:{detail}")
+        return HipDevice(int(detail or 0), spec, operators)
+
+    def compiler(self, jobs: int | None, target: str) -> Compiler:
+        return HipCompiler(target, jobs, cache=Cache())
+
+    def list_here(self) -> list[Listed]:
+        """Ask Linux for AMD's GPUs, of which the HIP runtime may show fewer."""
+        listed = []
+        for number, gpu in enumerate(list_gpus(NODES)):
+            known = gpu.architecture in AMD_TARGETS
+            problem = "" if known else f"not supported: known are {' '.join(AMD_TARGETS)}"
+            what = problem or "not run on AMD hardware yet"
+            text = f"AMD {gpu.architecture}, {gpu.simds} SIMDs; {what}"
+            facts = {"architecture": gpu.architecture, "simds": gpu.simds, "problem": problem}
+            listed.append(Listed(f"hip:{number}", text, facts))
+        return listed
+
+
+HIP = HipFamily()

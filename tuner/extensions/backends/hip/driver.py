@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tuner.device.base import Program
-from tuner.device.layout import SCALARS, Layout
+from tuner.device.layout import KernelParameters, Layout
 from tuner.extensions.backends.copying import Bytes, CallFailedError, CopyingWorker
-from tuner.extensions.backends.hip.topology import NODES, gpu_at
-from tuner.model.amd import ROCM, amd_limits
+from tuner.model.errors import DeviceError
+from tuner.model.hardware import ROCM, amd_limits
 from tuner.model.kernel import Launch
 from tuner.process.confinement import be_quiet
 
@@ -43,6 +45,7 @@ _LEAST_PROBE_US = 1e-3
 # otherwise; where it heeds neither of these it stays within the limit on core files.
 _NO_DUMPS = {"HSA_DISABLE_COREDUMP_ON_EXCEPTION": "1", "HSA_COREDUMP_PATTERN": os.devnull}
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
+NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 class Hip:
@@ -161,10 +164,10 @@ class Hip:
     def unload(self, code: LoadedModule) -> None:
         code.unload()
 
-    def bind(self, layout: Layout, place: int) -> Parameters:
-        return Parameters(layout, place)
+    def bind(self, layout: Layout, place: int) -> KernelParameters:
+        return KernelParameters(layout, place)
 
-    def launch(self, code: LoadedModule, launch: Launch, arguments: Parameters) -> None:
+    def launch(self, code: LoadedModule, launch: Launch, arguments: KernelParameters) -> None:
         sizes = (*launch.grid, *launch.block, launch.shared_bytes)
         parameters = ctypes.c_void_p(arguments.address(launch.arguments))
         places = (ctypes.c_void_p(None), parameters, ctypes.c_void_p(None))
@@ -194,7 +197,7 @@ class Hip:
 
 def hip_worker(
     ordinal: int, deterministic: frozenset[str], nodes: Path
-) -> CopyingWorker[int, LoadedModule, Parameters]:
+) -> CopyingWorker[int, LoadedModule, KernelParameters]:
     """Make the worker of one GPU, in a process of its own."""
     be_quiet()
     os.environ |= _NO_DUMPS
@@ -239,24 +242,62 @@ class LoadedModule:
         self._hip.call("hipModuleUnload", self._module)
 
 
-class Parameters:
-    """The parameters of a kernel's launches for arrays at one place, as the runtime reads them."""
+@dataclass(frozen=True, slots=True)
+class AmdGpu:
+    """One GPU, or a partition of one, at a place on the bus: `location` is bus, device, function.
 
-    def __init__(self, layout: Layout, base: int) -> None:
-        self._layout = layout
-        offsets = {slot.name: slot.offset for slot in layout.slots}
-        self._values: list[Any] = [
-            ctypes.c_void_p(base + offsets[item])
-            if isinstance(item, str)
-            else SCALARS[item[0]](item[1])
-            for item in layout.order
-        ]
-        self._pointers: dict[tuple[str, ...], ctypes.Array[ctypes.c_void_p]] = {}
+    In the bits above these 16 stands a partition's number.
+    """
 
-    def address(self, taken: tuple[str, ...]) -> int:
-        """Return where the addresses of what a launch takes lie; without names, of all."""
-        if taken not in self._pointers:
-            values = [self._values[place] for place in self._layout.places(taken)]
-            pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-            self._pointers[taken] = pointers
-        return ctypes.addressof(self._pointers[taken])
+    architecture: str
+    simds: int
+    domain: int
+    location: int
+
+
+def list_gpus(nodes: Path = NODES) -> tuple[AmdGpu, ...]:
+    """List what the driver shows, in its order; nothing without a driver."""
+    return tuple(
+        AmdGpu(
+            _architecture(node["gfx_target_version"]),
+            node["simd_count"],
+            node.get("domain", 0),
+            node.get("location_id", 0),
+        )
+        for node in _properties(nodes)
+        if node.get("simd_count") and "gfx_target_version" in node
+    )
+
+
+def gpu_at(bus_id: str, nodes: Path = NODES) -> AmdGpu:
+    """Return the GPU at `0000:c1:00.0`; raise `DeviceError` where the driver shows none there."""
+    domain, bus, rest = bus_id.split(":")
+    device, _, function = rest.partition(".")
+    location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function or "0", 16)
+    gpus = list_gpus(nodes)
+    # The runtime may tell partitions, which are all alike, apart by the function.
+    for bits in (0xFFFF, 0xFFF8):
+        for gpu in gpus:
+            if (gpu.domain, gpu.location & bits) == (int(domain, 16), location & bits):
+                return gpu
+    raise DeviceError(
+        f"the driver shows no GPU at {bus_id}",
+        path=nodes,
+        remedy="a container needs /dev/kfd, /dev/dri and /sys of the machine",
+    )
+
+
+def _properties(nodes: Path) -> Iterator[Mapping[str, int]]:
+    for path in sorted(nodes.glob("*/properties"), key=_number):
+        with suppress(OSError):  # a container may show a node and not let it be read
+            pairs = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+            yield {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def _number(path: Path) -> int:
+    return int(path.parent.name) if path.parent.name.isdecimal() else 0
+
+
+def _architecture(version: int) -> str:
+    """Name what the driver counts as 90402: `gfx942`."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"

@@ -19,7 +19,7 @@ from typing import Any
 from tuner.compiler.base import CompileRequest, CompileResult, normalize_source, shorten_text
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import CompilerPool, CompilerProcess
-from tuner.extensions.backends.opencl.devices import INSTALL, find_device, keep_private
+from tuner.extensions.backends.opencl.runtime import INSTALL, find_device, keep_private
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources
@@ -207,7 +207,6 @@ class OpenclCompiler:
         return self._linked[key]
 
     def _folders(self) -> frozenset[Path]:
-        """List where PoCL keeps its programs."""
         return frozenset(found.parent for found in self._cache_dir.glob("*/*/program.bc"))
 
     def _compiled_ahead(self, known: LinkedProgram, work_groups: Sequence[str]) -> bytes:
@@ -272,7 +271,6 @@ class OpenclCompiler:
 
 
 def _place(path: Path, content: bytes) -> None:
-    """Write a file, and the folders above it, unless it is there."""
     if content and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.compiler.base import Compiler
 from tuner.compiler.cache import Cache
-from tuner.device.base import DeviceInfo
+from tuner.device.base import Device, DeviceInfo
+from tuner.device.families import Listed
 from tuner.device.layout import ALIGNMENT
+from tuner.device.select import unknown_device
 from tuner.device.timing import SEARCH
 from tuner.device.verify.shared_memory import host_verifier
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.extensions.backends.copying import CopyingRunner
 from tuner.extensions.backends.opencl.compiler import OpenclPool
-from tuner.extensions.backends.opencl.runtime import opencl_worker
+from tuner.extensions.backends.opencl.runtime import find_device, list_devices, opencl_worker
 from tuner.model.errors import DeviceError
 from tuner.model.hardware import DeviceLimits
 from tuner.model.kernel import KernelSpec
@@ -117,3 +120,33 @@ def device_info(facts: Mapping[str, Any]) -> DeviceInfo:
         environment={"opencl": device.version, "opencl_c": facts["c_version"]},
         own_limits=limits,
     )
+
+
+class OpenclFamily:
+    """`--device opencl` and `opencl:N`; implements `DeviceFamily`."""
+
+    listed_as = "opencl"
+
+    def open(self, detail: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
+        if detail and not detail.isdecimal():
+            raise unknown_device(f"opencl:{detail}")
+        number = int(detail or 0)
+        find_device(number)  # for what is wrong with the installation, here and at once
+        return OpenclDevice(number, spec, operators)
+
+    def compiler(self, jobs: int | None, target: str) -> Compiler:
+        return OpenclPool(0, jobs, cache=Cache())
+
+    def list_here(self) -> list[Listed]:
+        """Ask all platforms for their devices; there are none without pyopencl."""
+        listed = []
+        for device in list_devices():
+            units, memory_gib = device.compute_units, device.memory_gib
+            text = f"{device.title}, {units} compute units, {memory_gib:.0f} GiB"
+            facts: dict[str, object] = {"name": device.title, "version": device.version}
+            facts |= {"compute_units": units, "memory_gib": memory_gib}
+            listed.append(Listed(f"opencl:{device.number}", text, facts))
+        return listed
+
+
+OPENCL = OpenclFamily()

@@ -11,14 +11,17 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tuner.compiler.base import Compiler, PassingCompiler
 from tuner.compiler.includes import OWN
-from tuner.compiler.python import PassingCompiler
 from tuner.device.base import ComparisonRounds, Device, Outcome, Program
-from tuner.extensions.backends.program.command import EXAMPLE, CommandFailed, EvaluatorCommand
-from tuner.extensions.backends.program.messages import (
+from tuner.device.families import Listed
+from tuner.extensions.backends.program.command import (
+    EXAMPLE,
     Answer,
     ArgumentMessage,
+    CommandFailed,
     Described,
+    EvaluatorCommand,
     LaunchMessage,
     ProgramMessage,
     Purpose,
@@ -208,7 +211,7 @@ class EvaluatorDevice(Device):
             language=spec.language.name,
             operators=self._operators,
             workload=workload.values,
-            programs=tuple(self._program(one, workload) for one in programs),
+            programs=tuple(self._program(program, workload) for program in programs),
             options=(*spec.compile_options, *defines),
             include_dirs=(*map(str, spec.include_dirs), str(OWN)),
             reference=str(spec.reference),
@@ -220,7 +223,7 @@ class EvaluatorDevice(Device):
     def _program(self, program: Program, workload: Workload) -> ProgramMessage:
         shapes = {sized.name: sized.shape for sized in program.scratch}
         taken = [a for a in self._spec.arguments if not self._spec.is_sized(a) or a.name in shapes]
-        taken += [one.argument for one in program.scratch if one.argument is not None]
+        taken += [sized.argument for sized in program.scratch if sized.argument is not None]
         return ProgramMessage(
             source=program.cubin.decode(),
             config=None if program.config is None else dict(program.config),
@@ -237,7 +240,7 @@ class EvaluatorDevice(Device):
             cluster=launch.cluster,
             pdl=launch.pdl,
             arguments=launch.arguments
-            or tuple(one.name for one in self._spec.arguments if not one.added),
+            or tuple(argument.name for argument in self._spec.arguments if not argument.added),
         )
 
     def _argument(
@@ -268,3 +271,21 @@ def _as_outcome(answer: Answer | Outcome) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     return Outcome(Status(answer.status), answer.reason)
+
+
+class ProgramFamily:
+    """`--device command:PROGRAM`; implements `DeviceFamily`."""
+
+    listed_as = ""
+
+    def open(self, detail: str, spec: KernelSpec, operators: Mapping[str, str]) -> Device:
+        return EvaluatorDevice(detail, spec, operators)
+
+    def compiler(self, jobs: int | None, target: str) -> Compiler:
+        return PassingCompiler(target)
+
+    def list_here(self) -> tuple[Listed, ...]:
+        return ()
+
+
+COMMAND = ProgramFamily()

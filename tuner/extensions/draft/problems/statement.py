@@ -12,11 +12,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from tuner.device.bounded import BoundedProcess
-from tuner.device.definitions import Definition
 from tuner.device.problems import BenchProblem, dtype_name, is_problem, own_dtype
 from tuner.device.reference import blamed_on
-from tuner.device.torch_reference import NUMBERS
+from tuner.device.torch_reference import NUMBERS, Definition
+from tuner.device.verify.reference_process import BoundedProcess
 from tuner.extensions.draft.problems.axes import (
     MOST_LONG,
     Sizes,

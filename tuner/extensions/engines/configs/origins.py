@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.compiler.python import measured_with
+from tuner.compiler.base import measured_with
 from tuner.extensions.export.winners import Winners
 from tuner.model.errors import SessionError
 from tuner.session.session import Session

@@ -17,7 +17,7 @@ from typing import Literal
 
 import click
 
-from tuner.compiler.python import measured_with
+from tuner.compiler.base import measured_with
 from tuner.dispatch.evidence import find_wrong_variants
 from tuner.dispatch.table import SessionDispatch, collect_times
 from tuner.extensions.engines.configs.files import CONFIG_KEYS, TITLES, Config, Engine

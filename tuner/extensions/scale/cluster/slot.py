@@ -49,9 +49,9 @@ from tuner.extensions.scale.cluster.network import (
     require_dask,
     security_of,
 )
-from tuner.model.amd import is_amd
 from tuner.model.cluster import TlsFiles
 from tuner.model.errors import TunerError, WorkerError
+from tuner.model.hardware import is_amd
 from tuner.process.child import connect_to_parent
 from tuner.process.protocol import receive, send
 

@@ -12,10 +12,9 @@ from clangs import OLD_TARGETS, needs_clang, stand_in
 
 from tuner.compiler.base import CompileRequest, CompileResult
 from tuner.compiler.cache import Cache
-from tuner.extensions.backends.hip.code_object import wave_sizes
-from tuner.extensions.backends.hip.compiler import HipCompiler, code_options, find_clang
-from tuner.model.amd import AMD_TARGETS
+from tuner.extensions.backends.hip.compiler import HipCompiler, code_options, find_clang, wave_sizes
 from tuner.model.errors import DeviceError
+from tuner.model.hardware import AMD_TARGETS
 
 SCALE = """#include <hip/hip_runtime.h>
 template <int N> __global__ void __launch_bounds__(256) scale(float* y, const float* x, int n) {

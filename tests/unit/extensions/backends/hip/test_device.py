@@ -19,7 +19,7 @@ from tuner.cli import cli
 from tuner.device.base import CompileTarget, Device, Program
 from tuner.device.select import open_device
 from tuner.extensions.backends.hip.device import UNTRIED, HipDevice
-from tuner.extensions.backends.hip.topology import gpu_at, list_gpus
+from tuner.extensions.backends.hip.driver import gpu_at, list_gpus
 from tuner.model.errors import DeviceError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status
@@ -252,7 +252,7 @@ def test_devices_are_listed_in_the_drivers_order(
         text = f"simd_count 16\ngfx_target_version {version}\nlocation_id {number << 8}\n"
         (tmp_path / f"{number}/properties").write_text(text)
     assert [one.architecture for one in list_gpus(tmp_path)] == ["gfx1030", "gfx942"]
-    monkeypatch.setattr("tuner.extensions.backends.hip.family.NODES", tmp_path)
+    monkeypatch.setattr("tuner.extensions.backends.hip.device.NODES", tmp_path)
     listed = CliRunner().invoke(cli, ["devices"]).stdout.splitlines()
     assert "hip:0  AMD gfx1030, 16 SIMDs; not supported: known are gfx90a" in "\n".join(listed)
     assert "hip:1  AMD gfx942, 16 SIMDs; not run on AMD hardware yet" in listed

@@ -16,7 +16,7 @@ from opencl_programs import SCALED, needs_opencl
 
 from tuner.compiler.base import CompileRequest, CompileResult, work_groups_of
 from tuner.extensions.backends.opencl.compiler import OpenclPool
-from tuner.extensions.backends.opencl.devices import list_devices
+from tuner.extensions.backends.opencl.runtime import list_devices
 from tuner.model.kernel import Launch
 
 on_pocl = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tuner.extensions.backends.opencl import runtime
-from tuner.extensions.backends.opencl.devices import OpenclDescription
+from tuner.extensions.backends.opencl.runtime import OpenclDescription
 from tuner.model.errors import DeviceError
 
 LOG = """clBuildProgram failed: BUILD_PROGRAM_FAILURE

@@ -18,12 +18,11 @@ from faults import wait_until
 from tuner.device.base import Device, DeviceInfo, Program
 from tuner.device.select import open_device
 from tuner.extensions.backends.program import device as evaluator_device
+from tuner.extensions.backends.program.command import Answer, Described, json_schema
 from tuner.extensions.backends.program.device import ALTERNATIONS, MOST_FAULTS, EvaluatorDevice
-from tuner.extensions.backends.program.messages import Answer, Described, json_schema
-from tuner.model.amd import amd_limits
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError
-from tuner.model.hardware import limits_for, occupancy
+from tuner.model.hardware import amd_limits, limits_for, occupancy
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Resources, Status
 from tuner.space.load import load_definition

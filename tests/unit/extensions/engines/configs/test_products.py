@@ -17,7 +17,7 @@ from operator_sessions import write_operator_session
 from product_sessions import OUT, QKV, TIMES, config, write_product_session
 
 from tuner.cli import cli
-from tuner.compiler.python import PythonCompiler
+from tuner.compiler.base import PythonCompiler
 from tuner.extensions.engines.configs import asking
 from tuner.extensions.engines.configs.files import Engine, write_files
 from tuner.extensions.engines.configs.products import (
@@ -94,7 +94,7 @@ DEEPGEMM = "Python 3.11, triton 3.6.0, sglang 0.5.17, sgl-deep-gemm 0.1.5"
 def test_what_measures_knows_whether_deepgemm_multiplies(
     monkeypatch: pytest.MonkeyPatch, off: bool
 ) -> None:
-    monkeypatch.setattr("tuner.compiler.python.version", lambda name: "1.0")
+    monkeypatch.setattr("tuner.compiler.base.version", lambda name: "1.0")
     monkeypatch.setenv("SGLANG_BATCH_INVARIANT_OPS_ENABLE_MM_DEEPGEMM", "False" if off else "1")
     assert ("sgl-deep-gemm 1.0" in PythonCompiler().version) is not off
 
