@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_435,
     "study": 3_870,
     "compat": 1_790,
-    "tests": 85_965,
+    "tests": 85_975,
     "docs": 4_960,
 }
 
