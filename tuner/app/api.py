@@ -102,17 +102,21 @@ class TuningResult:
 
         return pd.DataFrame(
             {
-                **one.workload.values,
-                "baseline_us": one.baseline_us,
-                "tuned_us": one.tuned_us,
+                **result.workload.values,
+                "baseline_us": result.baseline_us,
+                "tuned_us": result.tuned_us,
                 **(
                     {}
                     if self.data.on_cpu
-                    else {"speedup": one.speedup, "low": one.interval[0], "high": one.interval[1]}
+                    else {
+                        "speedup": result.speedup,
+                        "low": result.interval[0],
+                        "high": result.interval[1],
+                    }
                 ),
-                "config": str(one.config),
+                "config": str(result.config),
             }
-            for one in self.results
+            for result in self.results
         )
 
     def __repr__(self) -> str:

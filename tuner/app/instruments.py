@@ -55,9 +55,9 @@ def compiler_for(spec: KernelSpec, device: Device, jobs: int | None, stack: Exit
         compiler = open_compiler(
             jobs, on_cpu=device.info.on_cpu, architecture=device.info.architecture
         )
-    if "recording" in device.capabilities and (known := device.recording.compiled()):
+    if "recording" in device.capabilities and (results := device.recording.compiled()):
         version = device.info.environment.get("recorded_compiler", compiler.version)
-        compiler = AnsweringCompiler(known, version, compiler)
+        compiler = AnsweringCompiler(results, version, compiler)
     stack.callback(compiler.close)
     return compiler
 

@@ -22,9 +22,9 @@ _KERNEL = re.compile(r"^kernel:\s*[\"']?(\w+)", re.MULTILINE)
 
 def find_space(kernel: Path, start: Path) -> Path:
     """Find what `look_for_space` finds; raise `SpaceError` for none or several."""
-    found = look_for_space(kernel, start)
-    if found is not None:
-        return found
+    path = look_for_space(kernel, start)
+    if path is not None:
+        return path
     drafting = f"`tune init {kernel}` drafts one"
     if language_of(kernel) is OPENCL:
         drafting = "write one, for none is drafted for OpenCL (docs/hardware.md)"
@@ -46,10 +46,10 @@ def space_of(kernel: Path, given: Path | str | None) -> Path:
 def reads_space(kernel: Path, given: Path | str | None, space: Path) -> bool:
     """Tell whether a new run of a kernel, with the search space it is given, would read `space`."""
     try:
-        found = space_of(kernel, given)
+        path = space_of(kernel, given)
     except SpaceError:  # there is none, or there are several
         return False
-    return found.exists() and space.samefile(found)
+    return path.exists() and space.samefile(path)
 
 
 def look_for_space(kernel: Path, start: Path, stem: str | None = None) -> Path | None:
@@ -108,7 +108,7 @@ def is_python_kernel(path: Path) -> bool:
         return False
     drafted = path.with_name(f"{path.stem}{DRAFTED}.py")
     files = [one for one in (path, drafted) if one.is_file()]
-    if any(_LAUNCH.search(one.read_bytes()) for one in files):
+    if any(_LAUNCH.search(file.read_bytes()) for file in files):
         return True
     from tuner.app.drafters import drafter
 
@@ -118,10 +118,10 @@ def is_python_kernel(path: Path) -> bool:
 def is_for(space: Path, kernel: str) -> bool:
     """Whether a search space is for a kernel, as far as it says, or is not there."""
     try:
-        found = _KERNEL.search(read_text(space))
+        match = _KERNEL.search(read_text(space))
     except OSError:
         return True
-    return found is None or found[1] == kernel
+    return match is None or match[1] == kernel
 
 
 def require_space(path: Path) -> None:

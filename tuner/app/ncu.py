@@ -88,18 +88,18 @@ def write_program(
             break
         if place.is_symlink() and place.is_relative_to(own):
             raise InputError("is a link", path=place, remedy="name a folder with --to")
-    made = NcuProgram(folder, info.architecture)
+    ncu_program = NcuProgram(folder, info.architecture)
     programs = {name: built.program for name, built in zip(NAMES, pair, strict=True)}
     for name, built in zip(NAMES, pair, strict=True):
         (folder / name).mkdir(parents=True, exist_ok=True)
         atomic_write(folder / name / UNIT_NAME, built.source)
     save_jobs(folder, plan.spec, plan.config.operators, programs)
     launches = {name: len(program.launches) for name, program in programs.items()}
-    atomic_write(made.script, profile_script(launches))
+    atomic_write(ncu_program.script, profile_script(launches))
     compared = (event for event in session.events(MachineCodeCompared) if event.is_of(result))
     if info.architecture not in {event.architecture for event in compared}:
         keep_comparison(session, result, info.architecture, *pair)
-    return made
+    return ncu_program
 
 
 def profile(program: NcuProgram) -> None:

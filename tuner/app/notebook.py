@@ -33,7 +33,7 @@ class Bars:
     def __repr__(self) -> str:
         shown = self.progress
         done = sum(workload.done for workload in shown.workloads)
-        budget = sum(one.budget for one in shown.workloads)
+        budget = sum(progress.budget for progress in shown.workloads)
         return f"{shown.kernel}: {PHASES[shown.phase]}, {done:,} of {budget:,} trials"
 
     def _repr_html_(self) -> str:
@@ -49,12 +49,12 @@ class Bars:
         )
 
 
-def _bar(one: WorkloadProgress) -> Markup:
-    best = "" if one.best_us is None else f"{formatting.microseconds(one.best_us)} us"
-    speedup = "" if one.speedup is None else formatting.ratio(one.speedup)
-    most = max(one.budget, 1)
-    trials = f"{one.done:,} of {one.budget:,}"
-    return _BAR.format(one.workload, most, min(one.done, most), trials, best, speedup)
+def _bar(progress: WorkloadProgress) -> Markup:
+    best = "" if progress.best_us is None else f"{formatting.microseconds(progress.best_us)} us"
+    speedup = "" if progress.speedup is None else formatting.ratio(progress.speedup)
+    most = max(progress.budget, 1)
+    trials = f"{progress.done:,} of {progress.budget:,}"
+    return _BAR.format(progress.workload, most, min(progress.done, most), trials, best, speedup)
 
 
 class NotebookProgress:

@@ -193,17 +193,17 @@ def _with_space(
         return settings, False
     require_kernel(kernel)
     names = tuple(name.strip() for name in (options.kernel or "").split(",") if name.strip())
-    found = look_for_space(kernel, Path.cwd())
-    if found is not None and len(names) == 1 and not is_for(found, names[0]):
-        found = look_for_space(kernel, Path.cwd(), f"{kernel.stem}_{names[0]}")
-    if found is not None and options.instantiate:
+    path = look_for_space(kernel, Path.cwd())
+    if path is not None and len(names) == 1 and not is_for(path, names[0]):
+        path = look_for_space(kernel, Path.cwd(), f"{kernel.stem}_{names[0]}")
+    if path is not None and options.instantiate:
         raise InputError(
             "--instantiate is for a draft, and there is a search space already",
-            path=found,
+            path=path,
             remedy="leave it out, or draft another with `tune init --force`",
         )
-    if found is not None:
-        return {**settings, "space": found} if names else settings, False
+    if path is not None:
+        return {**settings, "space": path} if names else settings, False
     if language_of(kernel) is OPENCL:
         find_space(kernel, Path.cwd())  # there is none, and nothing drafts one
     space = drafter().draft(kernel, names, options.instantiate, options.include, options.say)
@@ -227,7 +227,7 @@ def _new_session(
         "watched_by": ", ".join(watch.watcher.kind for watch in watches) or "nothing",
     }
     stack.push(partial(_say_how_to_resume, folder, options.resume_command))
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    paths = [place for place in (folder, *folder.parents) if not place.exists()]
     manifest = manifest_of(plan, options.command)
     session = stack.enter_context(Session.create(folder, manifest, environment))
 
@@ -235,7 +235,7 @@ def _new_session(
         # It was refused before anything was measured.
         if isinstance(error, TunerError) and session.unused:
             session.discard()
-            for place in made:
+            for place in paths:
                 with suppress(OSError):  # somebody else has put something there
                     place.rmdir()
 

@@ -23,18 +23,18 @@ _LINES = TypeAdapter(RunProgress)
 def line_of(progress: Progress) -> bytes:
     """Write a snapshot as one line."""
     speedups = [workload.speedup for workload in progress.workloads if workload.speedup is not None]
-    told = RunProgress(
+    run_progress = RunProgress(
         kernel=progress.kernel,
         device=progress.device,
         phase=progress.phase,
-        trials=sum(one.done for one in progress.workloads),
-        budget=sum(one.budget for one in progress.workloads),
+        trials=sum(workload_progress.done for workload_progress in progress.workloads),
+        budget=sum(workload_progress.budget for workload_progress in progress.workloads),
         seconds=round(progress.seconds, 3),
         speedup=round(geometric_mean(speedups), 4) if speedups else None,
         remaining_s=progress.remaining_s,
         workload=progress.current.key if progress.current else None,
     )
-    return _LINES.dump_json(told) + b"\n"
+    return _LINES.dump_json(run_progress) + b"\n"
 
 
 def read_line(line: bytes) -> RunProgress | None:

@@ -56,7 +56,7 @@ def require_right(spec: KernelSpec, proofs: Sequence[Proof]) -> None:
     if wrong is None:
         return
     first, *rest = wrong.mistakes
-    listed = "".join(f"\n  {spec.path.name}:{one.line}: {one.text}" for one in rest)
+    listed = "".join(f"\n  {spec.path.name}:{finding.line}: {finding.text}" for finding in rest)
     raise SpaceError(
         first.text,
         path=spec.path,

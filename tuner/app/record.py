@@ -146,7 +146,11 @@ def _device(spec: KernelSpec, session: Session, device: Device) -> RecordedDevic
         for trial in session.trials(INITIAL)
         if trial.time_us is not None and spec.surroundings_of(trial.workload) is None
     ]
-    times += [(one.workload, min(one.alone_us)) for one in session.comparisons() if one.alone_us]
+    times += [
+        (comparison.workload, min(comparison.alone_us))
+        for comparison in session.comparisons()
+        if comparison.alone_us
+    ]
     rates = [
         spec.min_bytes.integer(workload.values) / time_us / 1e3
         for workload, time_us in times
@@ -210,18 +214,20 @@ def _record_compilations(
         asked.append(evaluator.baseline_request(workload))
         tried = session.trials(INITIAL, workload)
         asked += [evaluator.request(workload, trial.config) for trial in tried]
-    for one in asked:
-        key = source_key(one.source, one.options, one.architecture, one.include_dirs)
+    for request in asked:
+        key = source_key(
+            request.source, request.options, request.architecture, request.include_dirs
+        )
         # Which kernels of a source are launched may depend on the workload.
-        kernels = dict.fromkeys((*requests.get(key, one).kernels, *one.kernels))
-        requests[key] = replace(one, kernels=tuple(kernels))
-    found: dict[str, RecordedCompilation] = {}
+        kernels = dict.fromkeys((*requests.get(key, request).kernels, *request.kernels))
+        requests[key] = replace(request, kernels=tuple(kernels))
+    compilations: dict[str, RecordedCompilation] = {}
     keys = iter(requests)
     while batch := list(islice(keys, BATCH)):
         results = [compiler.submit(requests[key]) for key in batch]
         for key, result in zip(batch, results, strict=True):
-            found[key] = RecordedCompilation.of(result.result())
-    return found
+            compilations[key] = RecordedCompilation.of(result.result())
+    return compilations
 
 
 def _record_program(session: Session, trial: Trial) -> RecordedProgram:

@@ -231,8 +231,8 @@ def _measure_baselines(run: Run) -> Callable[[], None]:
             session.record_baseline(
                 workload, trial.measurement, trial.correctness, trial.resources, trial.occupancy
             )
-        known = session.baselines()[workload]
-        run.tracker.set_baseline(workload, known.measurement.median_us)
+        baseline = session.baselines()[workload]
+        run.tracker.set_baseline(workload, baseline.measurement.median_us)
 
     new = [one for one in plan.config.workloads if one not in session.baselines()]
     edge_cases = plan.spec.edge_cases
@@ -243,8 +243,8 @@ def _measure_baselines(run: Run) -> Callable[[], None]:
     work_in_queues(run.device, edge_cases, evaluator.verify_baseline)
 
     def verify_known() -> None:
-        known = (workload for workload in plan.config.workloads if workload not in new)
-        judged = (w for w in known if evaluator.is_measure(session.baselines()[w].correctness))
+        workloads = (workload for workload in plan.config.workloads if workload not in new)
+        judged = (w for w in workloads if evaluator.is_measure(session.baselines()[w].correctness))
         work_in_queues(run.device, tuple(judged), evaluator.verify_baseline)
         run.verification.try_near()
 

@@ -69,20 +69,20 @@ def command(
         raise Exit(NOT_SHOWN)
 
 
-def as_object(found: SpaceCheck) -> dict[str, object]:
+def as_object(space_check: SpaceCheck) -> dict[str, object]:
     """Make the object that `--json` prints."""
-    rows = found.spec.rows
+    rows = space_check.spec.rows
     own = "kernel=spec.name space=spec.path target=target.architecture compiler combinations"
-    findings = [(proof, finding) for proof in found.proofs for finding in proof.findings]
+    findings = [(proof, finding) for proof in space_check.proofs for finding in proof.findings]
     return {
-        **pick(found, own),
+        **pick(space_check, own),
         "workloads": [
             {
                 **pick(workload, "workload=values held_out", valid=valid),
-                "searched": found.searched[workload],
-                **({"valid_is_estimate": True} if workload in found.estimated else {}),
+                "searched": space_check.searched[workload],
+                **({"valid_is_estimate": True} if workload in space_check.estimated else {}),
             }
-            for workload, valid in found.valid.items()
+            for workload, valid in space_check.valid.items()
         ],
         **({"rows": {"axis": rows.axis, "outputs": [*rows.outputs]}} if rows else {}),
         "arguments": [
@@ -91,71 +91,71 @@ def as_object(found: SpaceCheck) -> dict[str, object]:
         ],
         "compared": [
             {"workload": str(proof.workload), **pick(proof, "kinds=compared")}
-            for proof in found.proofs
+            for proof in space_check.proofs
             if proof.compared
         ],
-        "not_shown": [proof.open_because for proof in found.proofs if proof.open_because]
-        or [found.not_shown] * bool(found.not_shown),
-        "sample": [_describe_trial(trial) for trial in found.sample],
-        "rejected": dict(found.rejected),
+        "not_shown": [proof.open_because for proof in space_check.proofs if proof.open_because]
+        or [space_check.not_shown] * bool(space_check.not_shown),
+        "sample": [_describe_trial(trial) for trial in space_check.sample],
+        "rejected": dict(space_check.rejected),
     }
 
 
-def as_text(found: SpaceCheck) -> Iterator[RenderableType]:
+def as_text(space_check: SpaceCheck) -> Iterator[RenderableType]:
     """Lay the findings out for a terminal."""
     from rich.table import Table
 
-    target = found.target
-    yield f"{found.spec.name}: {found.combinations:,} combinations"
+    target = space_check.target
+    yield f"{space_check.spec.name}: {space_check.combinations:,} combinations"
     valid = Table("workload", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     valid.add_column("valid configs", justify="right")
-    pruned = found.searched != found.valid
+    pruned = space_check.searched != space_check.valid
     if pruned:
         valid.add_column("prune leaves", justify="right")
-    for workload, count in found.valid.items():
+    for workload, count in space_check.valid.items():
         held_out = " (held out)" if workload.held_out else ""
-        about = "about " if workload in found.estimated else ""
-        left = [f"{about}{found.searched[workload]:,}"] if pruned else []
+        about = "about " if workload in space_check.estimated else ""
+        left = [f"{about}{space_check.searched[workload]:,}"] if pruned else []
         valid.add_row(f"{workload}{held_out}", f"{about}{count:,}", *left)
     yield valid
-    if rows := found.spec.rows:
-        asked = replace(found.spec, invariant=rows)
-        problems = len({asked.problem_of(one) for one in found.valid})
-        kept = "every run keeps" if found.spec.invariant else "--invariant keeps"
+    if rows := space_check.spec.rows:
+        asked = replace(space_check.spec, invariant=rows)
+        problems = len({asked.problem_of(one) for one in space_check.valid})
+        kept = "every run keeps" if space_check.spec.invariant else "--invariant keeps"
         by = f", decided by {', '.join(rows.by)}" if rows.by else ""
         yield (
             f"\n{rows.axis} counts rows of {', '.join(rows.outputs)}, whose bits {kept} in every "
-            f"batch{by}: {len(found.valid)} workloads are sizes of {problems} problems"
+            f"batch{by}: {len(space_check.valid)} workloads are sizes of {problems} problems"
         )
-    for proof in found.proofs:
+    for proof in space_check.proofs:
         if proof.findings or proof.compared:
             smaller = ", smaller sizes than the file has" if proof.smaller else ""
             yield f"\nThe baseline, run on the CPU with {proof.workload}{smaller}:"
         for finding in proof.findings:
-            yield f"  {found.spec.path.name}:{finding.line}: {finding.text}"
+            yield f"  {space_check.spec.path.name}:{finding.line}: {finding.text}"
         if proof.compared:
             yield f"  it agrees with the reference on inputs {', '.join(proof.compared)}"
         if proof.open_because:
             yield f"\nNot shown by a run on the CPU: {proof.open_because}"
     yield (
-        f"\nThe baseline compiles, and of {len(found.sample)} sampled configs "
-        f"{_fitting(found)} compile within the limits, for {target.architecture} with "
-        f"{target.multiprocessors} multiprocessors by {found.compiler}:"
+        f"\nThe baseline compiles, and of {len(space_check.sample)} sampled configs "
+        f"{_fitting(space_check)} compile within the limits, for {target.architecture} with "
+        f"{target.multiprocessors} multiprocessors by {space_check.compiler}:"
     )
-    for trial in found.sample:
+    for trial in space_check.sample:
         yield f"  {trial.workload}: {_outcome(trial)}\n    {trial.config}"
-    for reason, count in found.rejected.items():
+    for reason, count in space_check.rejected.items():
         yield f"rejected by a limit: {count} ({reason})"
-    if _fitting(found):
+    if _fitting(space_check):
         yield "\nno mistakes found"
     else:
         yield "\nno mistakes found, but none of the sampled configs can run: see the reasons above"
-    if found.not_shown:
-        yield f"not shown: that the reference is right: {found.not_shown}"
+    if space_check.not_shown:
+        yield f"not shown: that the reference is right: {space_check.not_shown}"
 
 
-def _fitting(found: SpaceCheck) -> int:
-    return sum(trial.status is Status.NOT_RECORDED for trial in found.sample)
+def _fitting(space_check: SpaceCheck) -> int:
+    return sum(trial.status is Status.NOT_RECORDED for trial in space_check.sample)
 
 
 def _describe_trial(trial: Trial) -> dict[str, object]:

@@ -44,7 +44,7 @@ def command(as_json: bool) -> None:
     """List the GPUs and OpenCL devices here and the recordings under kernels/."""
     gpus, recordings = tuple(list_gpus()), tuple(list_recordings(Path.cwd()))
     families = [d for d in map(family, family_names()) if d.listed_as]
-    others = {one.listed_as: one.list_here() for one in families}
+    others = {device_family.listed_as: device_family.list_here() for device_family in families}
     if as_json:
         listed = {"gpus": [*map(asdict, gpus)]}
         for name, devices in others.items():

@@ -65,20 +65,22 @@ def agent_object(data: ReportData, failure: AgentError | None) -> dict[str, obje
     }
 
 
-def _end(one: RoundData, *, comparable: bool) -> str:
-    problems = one.record.problems
-    if one.end == "searched" and not comparable:
+def _end(round_data: RoundData, *, comparable: bool) -> str:
+    problems = round_data.record.problems
+    if round_data.end == "searched" and not comparable:
         return "ran correctly"
-    if one.end == "searched":
-        assert one.speedup is not None
-        return f"{formatting.ratio(one.speedup)} over the baseline"
-    if one.end == "refused":
+    if round_data.end == "searched":
+        assert round_data.speedup is not None
+        return f"{formatting.ratio(round_data.speedup)} over the baseline"
+    if round_data.end == "refused":
         times = "" if len(problems) == 1 else f" {len(problems)} times, at last"
         return f"refused{times}: {_short(problems[-1])}"
-    if one.end == "slow" and one.record.timed is not None:
-        return f"not searched: its default takes x{one.record.timed.factor:.2f} its base's best"
+    if round_data.end == "slow" and round_data.record.timed is not None:
+        return (
+            f"not searched: its default takes x{round_data.record.timed.factor:.2f} its base's best"
+        )
     return {"incorrect": "no config ran correctly", "idle": "nothing left to try"}.get(
-        one.end, "not ended"
+        round_data.end, "not ended"
     )
 
 

@@ -45,11 +45,15 @@ def list_known(store: str | None, as_json: bool) -> None:
         click.echo("nothing is known yet")
         return
     rows = [_COLUMNS]
-    for one in known:
-        kernel = one.kernel + "".join(f" {name}={value}" for name, value in one.operators.items())
-        speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
-        counts = (str(one.searches), str(one.workloads))
-        rows.append((kernel, one.device, *counts, speedup, one.last[:10]))
+    for knowledge_summary in known:
+        kernel = knowledge_summary.kernel + "".join(
+            f" {name}={value}" for name, value in knowledge_summary.operators.items()
+        )
+        speedup = "" if knowledge_summary.speedup is None else f"{knowledge_summary.speedup:.2f}x"
+        counts = (str(knowledge_summary.searches), str(knowledge_summary.workloads))
+        rows.append(
+            (kernel, knowledge_summary.device, *counts, speedup, knowledge_summary.last[:10])
+        )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(map(str.ljust, row, widths)).rstrip())

@@ -303,7 +303,7 @@ def live_table(progress: Progress, *, rows: int, width: int = 80) -> RenderableT
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("by status", ratio=1)
-    listed = [one.workload for one in progress.workloads]
+    listed = [workload_progress.workload for workload_progress in progress.workloads]
     shared = formatting.shared_axes(listed)
     current = listed.index(progress.current) if progress.current in listed else 0
     start = min(max(0, current - rows // 2), max(0, len(listed) - rows))

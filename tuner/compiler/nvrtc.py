@@ -51,8 +51,8 @@ def include_dirs(version: tuple[int, int], cache_dir: Path) -> list[Path]:
         found, wanted = _cudart_version(root), version[0] * 1000 + version[1] * 10
         return found // 1000 != wanted // 1000, abs(found - wanted)
 
-    found = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
-    toolkit = min(found, key=distance, default=None)
+    paths = [root for root in roots if (root / "cuda_runtime_api.h").is_file()]
+    toolkit = min(paths, key=distance, default=None)
     if toolkit is None:
         return []
     cccl = toolkit / "cccl"

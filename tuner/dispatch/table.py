@@ -271,7 +271,7 @@ class SessionDispatch:
     def added_scratch(self) -> Sequence[Argument]:
         """The scratch that the templates of its variants brought along, each name once."""
         found: dict[str, Argument] = {}
-        for candidate in dict.fromkeys(one.variant.candidate for one in self.table.kernels):
+        for candidate in dict.fromkeys(kernel.variant.candidate for kernel in self.table.kernels):
             arguments = self.renderer.definition(candidate).spec.arguments
             found.update({argument.name: argument for argument in arguments if argument.added})
         return tuple(found.values())
@@ -284,8 +284,8 @@ class SessionDispatch:
             # The most of its kernels is known, and that each was launched with what it asks for.
             launched = (spec.resolve(names) for spec in reach.launches)
             static_bytes = tuple(
-                min(most, int(names["max_shared_bytes"]) - one.shared_bytes) if one else most
-                for one in launched
+                min(most, int(names["max_shared_bytes"]) - launch.shared_bytes) if launch else most
+                for launch in launched
             )
             self._applicability[kernel] = replace(reach, static_bytes=static_bytes)
         return self._applicability[kernel]

@@ -112,12 +112,16 @@ class SearchSpace:
     def violated(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
         """Return the first constraint that `config` breaks for `axes`, or None."""
         names = {**axes, **config}
-        return next((one for one in self.constraints if not one.evaluate(names)), None)
+        return next(
+            (constraint for constraint in self.constraints if not constraint.evaluate(names)), None
+        )
 
     def left_out(self, config: Config, axes: Mapping[str, Value]) -> Expression | None:
         """Return the first condition of `prune` that `config` breaks for `axes`, or None."""
         names = {**axes, **config}
-        return next((one for one in self.prune if not one.evaluate(names)), None)
+        return next(
+            (expression for expression in self.prune if not expression.evaluate(names)), None
+        )
 
     def allows(self, config: Config, axes: Mapping[str, Value]) -> bool:
         """Whether `config` keeps to all conditions; one that cannot be evaluated is broken."""

@@ -139,7 +139,7 @@ class Expression:
         """Put definitions in the place of their names; raise `ExpressionError` for too much."""
         if not self.names & definitions.keys():
             return self
-        trees = {name: one.tree for name, one in definitions.items()}
+        trees = {name: expression.tree for name, expression in definitions.items()}
         sizes = {name: sum(1 for _ in ast.walk(trees[name])) for name in self.names & trees.keys()}
         found = (sizes.get(n.id, 1) if isinstance(n, ast.Name) else 1 for n in ast.walk(self.tree))
         if sum(found) > MAX_PARTS:
@@ -261,9 +261,9 @@ class _Rewriter:
 
     def _make(self, node: ast.expr) -> ast.expr:
         operands = _operands(node)
-        made = [self.of(operand) for operand in operands]
-        same = all(one is other for one, other in zip(made, operands, strict=True))
-        return node if same else _with_operands(node, made)
+        nodes = [self.of(operand) for operand in operands]
+        same = all(one is other for one, other in zip(nodes, operands, strict=True))
+        return node if same else _with_operands(node, nodes)
 
 
 class _Defined(_Rewriter):
@@ -291,7 +291,9 @@ class _Folded(_Rewriter):
         if isinstance(node, ast.Name) and node.id in self._values:
             return _literal(self._values[node.id])
         made = super()._make(node)
-        if isinstance(made, ast.Name) or any(id(one) in self._open for one in _operands(made)):
+        if isinstance(made, ast.Name) or any(
+            id(operand) in self._open for operand in _operands(made)
+        ):
             self._open.add(id(made))
             return made
         if isinstance(made, ast.Constant | ast.Tuple | ast.List):

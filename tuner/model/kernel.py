@@ -434,17 +434,21 @@ class KernelSpec:
     @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:
         """The inputs whose extremes the file limits or leaves out."""
-        return {one.name: one.extreme for one in self.arguments if one.extreme is not None}
+        return {
+            argument.name: argument.extreme
+            for argument in self.arguments
+            if argument.extreme is not None
+        }
 
     def argument(self, name: str) -> Argument:
         """Find an argument by name; raise `KernelError` for an unknown one."""
-        found = {argument.name: argument for argument in self.arguments}
-        if name in found:
-            return found[name]
+        arguments = {argument.name: argument for argument in self.arguments}
+        if name in arguments:
+            return arguments[name]
         raise KernelError(
             f"no argument named {name!r}",
             path=self.path,
-            remedy="arguments: " + ", ".join(found),
+            remedy="arguments: " + ", ".join(arguments),
         )
 
     def taken(self, launch: Launch | LaunchSpec) -> tuple[Argument, ...]:
@@ -460,7 +464,7 @@ class KernelSpec:
         """List the arguments that a launch takes, and those that it takes by a tensor map alone."""
         taken = self.taken(launch)
         names = {argument.name for argument in taken}
-        mapped = dict.fromkeys(one.of for one in launch.maps if one.of not in names)
+        mapped = dict.fromkeys(map_spec.of for map_spec in launch.maps if map_spec.of not in names)
         return (*taken, *map(self.argument, mapped))
 
     def with_added(self, scratch: Sequence[Argument]) -> KernelSpec:
@@ -499,8 +503,10 @@ class KernelSpec:
 
     def map_refusal(self, launches: Sequence[LaunchSpec], names: Mapping[str, Value]) -> str:
         """Say what is wrong with the tensor maps of these launches, "" where nothing is."""
-        made = (launch for launch in launches if launch.when is None or launch.when.evaluate(names))
-        refusals = (tensor_map.refusal(names) for launch in made for tensor_map in launch.maps)
+        specs = (
+            launch for launch in launches if launch.when is None or launch.when.evaluate(names)
+        )
+        refusals = (tensor_map.refusal(names) for launch in specs for tensor_map in launch.maps)
         return next((": ".join(refused) for refused in refusals if refused), "")
 
     def problem_of(self, workload: Workload) -> Workload:
@@ -523,7 +529,11 @@ class KernelSpec:
         """Return, made once, what the time is measured in; None where it is measured alone."""
         if workload not in self._around:
             names = workload.values
-            around = (one.on(names) for one in self.surroundings if one.holds(names))
+            around = (
+                surrounding.on(names)
+                for surrounding in self.surroundings
+                if surrounding.holds(names)
+            )
             self._around[workload] = next(around, None)
         return self._around[workload]
 
@@ -545,9 +555,16 @@ def group_workloads(
     """
     groups: dict[str, list[Workload]] = {}
     for workload in workloads:
-        found = next((one for one in spec.surroundings if one.holds(workload.values)), None)
-        if found is not None:
-            groups.setdefault(str(found), []).append(workload)
+        surroundings_spec = next(
+            (
+                surrounding
+                for surrounding in spec.surroundings
+                if surrounding.holds(workload.values)
+            ),
+            None,
+        )
+        if surroundings_spec is not None:
+            groups.setdefault(str(surroundings_spec), []).append(workload)
     return {text: tuple(listed) for text, listed in groups.items()}
 
 
@@ -556,7 +573,9 @@ def name_arguments(
 ) -> tuple[LaunchSpec, ...]:
     """Have launches that take all arguments list them."""
     names = tuple(argument.name for argument in arguments)
-    return tuple(one if one.arguments else replace(one, arguments=names) for one in launches)
+    return tuple(
+        launch if launch.arguments else replace(launch, arguments=names) for launch in launches
+    )
 
 
 def _resolve(specs: tuple[LaunchSpec, ...], names: Mapping[str, Value]) -> tuple[Launch, ...]:

@@ -91,10 +91,10 @@ def refuse_python(source: Path, what: str) -> None:
 
 def require_same_language(source: Path, template: Path) -> None:
     """Raise `KernelError` where a template is of another language than its kernel."""
-    wanted, found = language_of(source), language_of(template)
-    if found is not wanted:
+    wanted, language = language_of(source), language_of(template)
+    if language is not wanted:
         raise KernelError(
-            f"is {found.name}, and {source.name} is {wanted.name}",
+            f"is {language.name}, and {source.name} is {wanted.name}",
             path=template,
             remedy=f"a template of it ends in {wanted.suffix}.j2",
         )

@@ -311,15 +311,15 @@ def _all_in_order() -> dict[str, Setting]:
     listed: list[Setting] = []
     for declaring in (Settings, RunSettings, CallSettings, ReachSettings):
         place = len(listed)
-        for one in settings_in(declaring):
+        for setting in settings_in(declaring):
             names = [other.name for other in listed]
-            if one.name in names:
+            if setting.name in names:
                 continue  # inherited
-            if one.after:
-                place = names.index(one.after) + 1 if one.after in names else 0
-            listed.insert(place, one)
+            if setting.after:
+                place = names.index(setting.after) + 1 if setting.after in names else 0
+            listed.insert(place, setting)
             place += 1
-    return {one.name: one for one in listed}
+    return {setting.name: setting for setting in listed}
 
 
 SETTINGS = _all_in_order()
@@ -369,12 +369,12 @@ def read(declaring: type[Given], given: GivenSettings) -> Given:
 
 def _explain_mistake(declaring: type, mistake: Mapping[str, Any]) -> InputError:
     name, message = str(mistake["loc"][0]), mistake["msg"]
-    known = {one.name: one for one in settings_in(declaring)}
-    if name not in known:
-        hint = suggest_name(name, known)
-        remedy = f"{hint}there are: {', '.join(known)}"
+    settings = {setting.name: setting for setting in settings_in(declaring)}
+    if name not in settings:
+        hint = suggest_name(name, settings)
+        remedy = f"{hint}there are: {', '.join(settings)}"
         return InputError(f"there is no setting `{name}`", remedy=remedy)
-    wrong = known[name]
+    wrong = settings[name]
     needed = wrong.within.said if wrong.within else " or ".join(wrong.choices)
     needed = f"it is {needed}" if needed else f"{message[0].lower()}{message[1:]}"
     return InputError(
@@ -389,7 +389,8 @@ def _model(declaring: type) -> type[BaseModel]:
 
     hints = get_type_hints(declaring)
     typed: Any = {
-        one.name: (_add_range(one, hints[one.name]), None) for one in settings_in(declaring)
+        setting.name: (_add_range(setting, hints[setting.name]), None)
+        for setting in settings_in(declaring)
     }
     strict = ConfigDict(extra="forbid", strict=True)
     made: type[BaseModel] = create_model(declaring.__name__, __config__=strict, **typed)
@@ -430,12 +431,12 @@ def offering(
         offered: dict[str, Any] = {"__doc__": model.__doc__, "__module__": model.__module__}
         for declaring in (RunSettings, CallSettings, ReachSettings):
             hints = get_type_hints(declaring)
-            for one in settings_in(declaring):
-                if not (said := getattr(one, surface)):
+            for setting in settings_in(declaring):
+                if not (said := getattr(setting, surface)):
                     continue
-                kind = _add_range(one, texts.get(hints[one.name], hints[one.name]))
-                kind = special.get(one.key, kind)
-                offered[one.key] = (kind | None, Field(default=None, description=said))
+                kind = _add_range(setting, texts.get(hints[setting.name], hints[setting.name]))
+                kind = special.get(setting.key, kind)
+                offered[setting.key] = (kind | None, Field(default=None, description=said))
         return create_model(model.__name__, __base__=model, **offered)
 
     return add

@@ -71,7 +71,12 @@ class Surroundings:
     def content(self) -> str:
         """What tells these from others, wherever in a file they stand."""
         bare = [
-            Link(*(tuple(replace(one, line=None) for one in side) for side in (a.before, a.after)))
+            Link(
+                *(
+                    tuple(replace(neighbour, line=None) for neighbour in side)
+                    for side in (a.before, a.after)
+                )
+            )
             for a in self.links
         ]
         return f"{self.name}: {'; or '.join(map(repr, bare))}"
@@ -111,7 +116,12 @@ class LinkSpec:
 
     def on(self, axes: Mapping[str, int]) -> Link:
         """Evaluate all sizes."""
-        return Link(*(tuple(one.on(axes) for one in side) for side in (self.before, self.after)))
+        return Link(
+            *(
+                tuple(neighbour_spec.on(axes) for neighbour_spec in side)
+                for side in (self.before, self.after)
+            )
+        )
 
     def __str__(self) -> str:
         return _sides(self.before, self.after)

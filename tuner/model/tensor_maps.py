@@ -69,20 +69,22 @@ class TensorMapSpec:
     line: int | None = None
 
     def expressions(self) -> tuple[Expression, ...]:
-        optional = (one for one in (self.swizzle, self.l2_promotion) if one is not None)
+        optional = (
+            expression for expression in (self.swizzle, self.l2_promotion) if expression is not None
+        )
         return (*self.shape, *self.strides, *self.box, *optional)
 
     def resolve(self, names: Mapping[str, Value]) -> TensorMap:
         """Evaluate every expression."""
-        shape = [one.integer(names) for one in self.shape]
-        strides = [one.integer(names) for one in self.strides] or contiguous(shape)
+        shape = [expression.integer(names) for expression in self.shape]
+        strides = [expression.integer(names) for expression in self.strides] or contiguous(shape)
         return TensorMap(
             of=self.of,
             dtype=self.dtype,
             element_bytes=self.element_bytes,
             shape=tuple(shape),
             strides=tuple(self.element_bytes * stride for stride in strides),
-            box=tuple(one.integer(names) for one in self.box),
+            box=tuple(expression.integer(names) for expression in self.box),
             swizzle=0 if self.swizzle is None else self.swizzle.integer(names),
             l2_promotion=(
                 L2_PROMOTION if self.l2_promotion is None else self.l2_promotion.integer(names)
@@ -99,8 +101,10 @@ class TensorMapSpec:
     def _refusals(self, names: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
         def known(expressions: Sequence[Expression | None]) -> list[int | None]:
             return [
-                one.integer(names) if one and one.names <= names.keys() else None
-                for one in expressions
+                expression.integer(names)
+                if expression and expression.names <= names.keys()
+                else None
+                for expression in expressions
             ]
 
         what = f"the map of `{self.of}`"

@@ -93,14 +93,14 @@ class Resources:
 def most(used: Iterable[Resources]) -> Resources:
     """Take the most of each that any of some kernels uses."""
     known = list(used)
-    registers = (one.registers for one in known if one.registers is not None)
+    registers = (resources.registers for resources in known if resources.registers is not None)
     return Resources(
         registers=max(registers, default=None),
-        spill_store_bytes=max(one.spill_store_bytes for one in known),
-        spill_load_bytes=max(one.spill_load_bytes for one in known),
-        static_shared_bytes=max(one.static_shared_bytes for one in known),
-        stack_bytes=max(one.stack_bytes for one in known),
-        barriers=max(one.barriers for one in known),
+        spill_store_bytes=max(resources.spill_store_bytes for resources in known),
+        spill_load_bytes=max(resources.spill_load_bytes for resources in known),
+        static_shared_bytes=max(resources.static_shared_bytes for resources in known),
+        stack_bytes=max(resources.stack_bytes for resources in known),
+        barriers=max(resources.barriers for resources in known),
         serialized_wgmma=next((o.serialized_wgmma for o in known if o.serialized_wgmma), ""),
     )
 

@@ -18,8 +18,8 @@ def write_campaign(states: Sequence[JobState], wall_s: float, path: Path) -> Non
     Raises `OSError` where it cannot.
     """
     folder = path.parent
-    reports = {one.name for one in states if (folder / one.name / REPORT).is_file()}
-    logs = {one.name for one in states if (folder / f"{one.name}.log").is_file()}
+    reports = {state.name for state in states if (folder / state.name / REPORT).is_file()}
+    logs = {state.name for state in states if (folder / f"{state.name}.log").is_file()}
     write_page(render_campaign(states, wall_s, folder.resolve().name, reports, logs), path)
 
 
@@ -27,8 +27,8 @@ def render_campaign(
     states: Sequence[JobState], wall_s: float, name: str, reports: set[str], logs: set[str]
 ) -> str:
     """Make the page's HTML; every text from outside is escaped."""
-    outcomes = [one.outcome for one in states if one.outcome and one.status == "done"]
-    speedups = [one.speedup for one in outcomes if one.speedup is not None]
+    outcomes = [state.outcome for state in states if state.outcome and state.status == "done"]
+    speedups = [outcome.speedup for outcome in outcomes if outcome.speedup is not None]
     return render_page(
         "campaign.html.j2",
         ("style.css", "campaign.css"),

@@ -310,7 +310,7 @@ def from_session(
     references = session.events(ReferenceTimed)
     # Several devices end in any order.
     places = {workload: place for place, workload in enumerate(config.workloads)}
-    checked = {w.key: one.correctness for w, one in session.baselines().items()}
+    checked = {w.key: baseline.correctness for w, baseline in session.baselines().items()}
     rate = None
     with suppress(ValueError):
         stated = float(environment.get("streaming_gbps", ""))
@@ -342,9 +342,16 @@ def from_session(
         streaming_gbps=None if on_cpu else rate,
         dynamic_shared_bytes=dict(_find_shared_sizes([one.trial for one in records], session)),
         default=default,
-        baseline_bits={key: one.bits for key, one in checked.items() if one and one.bits},
+        baseline_bits={
+            key: correctness.bits
+            for key, correctness in checked.items()
+            if correctness and correctness.bits
+        },
         baseline_accuracy=tuple(
-            found for one in checked.values() if one for _, found in one.accuracy
+            accuracy
+            for correctness in checked.values()
+            if correctness
+            for _, accuracy in correctness.accuracy
         ),
         keep_bits=config.keep_bits,
         kept_rows=session.kept_rows,
@@ -363,8 +370,13 @@ def from_session(
         checks=tuple(session.checks()),
         mutation=load_score(session.directory),
         candidates=tuple(
-            Tried(one.name, one.parent, mean_speedup(session, one.name), one.template_text)
-            for one in session.candidates()
+            Tried(
+                candidate.name,
+                candidate.parent,
+                mean_speedup(session, candidate.name),
+                candidate.template_text,
+            )
+            for candidate in session.candidates()
         ),
         energies=tuple(session.energies()),
         objective=config.objective,
@@ -372,14 +384,16 @@ def from_session(
         undecided=undecided_of(session),
         pruned=tuple(session.events(SpacePruned)) if config.prune else None,
         homes=tuple(session.events(HomesChosen)),
-        reference_us={k: us for one in references for k, us in one.times_us.items()},
+        reference_us={k: us for reference in references for k, us in reference.times_us.items()},
         reference_workload=references[0].workload if references else "",
         time_spent=tuple(session.events(TimeSpent)),
         # Who is faster, of variants or peers, no CPU can say.
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
         # The last comparison of each workload's winner; those of earlier winners are over.
-        machine_code=tuple({one.workload: one for one in compared}.values()),
+        machine_code=tuple(
+            {code_compared.workload: code_compared for code_compared in compared}.values()
+        ),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
@@ -398,10 +412,12 @@ def from_session(
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
         weights={w.key: spec.weight_of(w) for w in config.workloads},
         compute_roof=_compute_roof(spec.peak, environment),
-        surroundings={one.name: str(one) for one in spec.surroundings},
+        surroundings={surrounding.name: str(surrounding) for surrounding in spec.surroundings},
         declared=Declared(
             spec.edge_cases,
-            varying=tuple(one.name for one in spec.arguments if not one.deterministic),
+            varying=tuple(
+                argument.name for argument in spec.arguments if not argument.deterministic
+            ),
             extremes={name: str(limit) for name, limit in spec.extreme_limits.items()}
             | _fitted_extremes(session),
             constants=spec.constants,
@@ -413,7 +429,9 @@ def from_session(
 def _asking(spec: KernelSpec, session: Session) -> tuple[str, ...]:
     """Name what can choose other code on the CPU: the source, templates, and what they include."""
     texts = {spec.source.name: read_text(spec.source)}
-    texts |= {f"template {one.name}": one.template_text for one in session.candidates()}
+    texts |= {
+        f"template {candidate.name}": candidate.template_text for candidate in session.candidates()
+    }
     folders = tuple(map(str, spec.include_dirs))
     reached = {path for text in texts.values() for path in reachable_files(text, folders)}
     texts |= {path.name: read_text(path) for path in reached}
@@ -423,8 +441,8 @@ def _asking(spec: KernelSpec, session: Session) -> tuple[str, ...]:
 def _fitted_extremes(session: Session) -> dict[str, str]:
     """Say of which workloads the extremes end where the baseline is right, and how to state it."""
     found = {}
-    for workload, known in session.baselines().items():
-        for kind in known.correctness.input_kinds if known.correctness else ():
+    for workload, baseline in session.baselines().items():
+        for kind in baseline.correctness.input_kinds if baseline.correctness else ():
             name, largest = split_kind(kind)
             if name == f"{EXTREME}{LEFT_OUT}" or (name == EXTREME and isfinite(largest)):
                 line = f"extreme: {{largest: {largest:g}, reason: ...}}"
@@ -437,11 +455,11 @@ def _fitted_extremes(session: Session) -> dict[str, str]:
 
 
 def _compute_roof(peak: str, environment: Mapping[str, str]) -> tuple[str, float] | None:
-    known = re.fullmatch(r"sm_(\d+)(\d)a?", environment.get("architecture", ""))
+    match = re.fullmatch(r"sm_(\d+)(\d)a?", environment.get("architecture", ""))
     multiprocessors = environment.get("multiprocessors", "")
-    if not peak or known is None or not multiprocessors.isdecimal():
+    if not peak or match is None or not multiprocessors.isdecimal():
         return None
-    capability = int(known[1]), int(known[2])
+    capability = int(match[1]), int(match[2])
     gflops = peak_gflops(capability, int(multiprocessors), peak)
     return None if gflops is None else (peak, gflops)
 
@@ -455,10 +473,10 @@ def _dispatch(session: Session) -> Dispatch | None:
     config = session.manifest.config
     try:
         choice = SetSelection(config.variants_within, config.max_variants)
-        made = SessionDispatch(session, choice)
+        dispatch = SessionDispatch(session, choice)
     except InputError:
         return None
-    return Dispatch(made.table, made.curve(), wanted_for(made))
+    return Dispatch(dispatch.table, dispatch.curve(), wanted_for(dispatch))
 
 
 def _unchanged_spec(session: Session) -> tuple[KernelSpec | None, tuple[str, ...]]:
@@ -494,7 +512,9 @@ def _find_shared_sizes(
     trials: Sequence[Trial], session: Session
 ) -> Iterator[tuple[tuple[str, str, str], int]]:
     operators = session.manifest.config.operators
-    sizes = {one.name: _shared_sizes(one, operators) for one in session.candidates()}
+    sizes = {
+        candidate.name: _shared_sizes(candidate, operators) for candidate in session.candidates()
+    }
     for trial in timed_trials(trials, full=True):
         asked = sizes.get(trial.candidate)
         if asked is None:

@@ -125,11 +125,11 @@ def _rooflines(data: ReportData, *, many: bool) -> Iterator[Plot]:
         for result in data.results
         if streaming and result.workload.key in traffic and roofline_of(result) is not None
     ]
-    known = [
+    results = [
         one for one in placed if traffic[one.workload.key] and operations.get(one.workload.key)
     ]
-    if known:
-        drawn = charts.roofline(known, traffic, operations, streaming, data.compute_roof)
+    if results:
+        drawn = charts.roofline(results, traffic, operations, streaming, data.compute_roof)
         yield Plot("roofline", drawn)
     if placed:
         yield Plot("throughput", charts.throughputs(placed, traffic, streaming), many)

@@ -87,7 +87,10 @@ class RoundData:
             return self.record.outcome.moved
         idea = self.record.idea
         predicted = idea.expectations if idea else ()
-        return tuple(Moved(one.metric, one.workload, one.factor, None) for one in predicted)
+        return tuple(
+            Moved(expectation.metric, expectation.workload, expectation.factor, None)
+            for expectation in predicted
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,6 @@ def _round(session: Session, record: RoundRecord) -> RoundData:
         moved = tuple(
             replace(one, actual=None) if one.metric == TIME else one for one in record.outcome.moved
         )
-        told = replace(record.outcome, speedup=None, over_base=None, moved=moved)
-        record, gain = replace(record, outcome=told), None
+        round_outcome = replace(record.outcome, speedup=None, over_base=None, moved=moved)
+        record, gain = replace(record, outcome=round_outcome), None
     return RoundData(record, end, gain, spent)

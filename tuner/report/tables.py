@@ -66,7 +66,7 @@ def write_table(
 
     Every text is escaped but `Markup`. One that `sorts` has a button in each head.
     """
-    heads = [one if isinstance(one, Column) else Column(one) for one in columns]
+    heads = [column if isinstance(column, Column) else Column(column) for column in columns]
     head_cells = []
     for head in heads:
         text = breakable(head.head) if "_" in head.head else escape(head.head)

@@ -310,10 +310,10 @@ def json_of(data: ReportData) -> dict[str, object]:
     }
 
 
-def _round_json(one: RoundData) -> dict[str, object]:
-    record = one.record
+def _round_json(round_data: RoundData) -> dict[str, object]:
+    record = round_data.record
     return {
-        **pick(one, "round=number", answer=record.answer or None, end=one.end),
+        **pick(round_data, "round=number", answer=record.answer or None, end=round_data.end),
         **pick(record, "candidate", base=record.base or None),
         **pick(record, "hypothesis=idea.hypothesis change=idea.change"),
         "expectations": [
@@ -323,12 +323,14 @@ def _round_json(one: RoundData) -> dict[str, object]:
                 "predicted": moved.predicted,
                 **pick(moved, "measured=actual"),
             }
-            for moved in one.expected
+            for moved in round_data.expected
         ],
-        **pick(one, "speedup over_base default_speedup=gain.default search_gain=gain.search"),
+        **pick(
+            round_data, "speedup over_base default_speedup=gain.default search_gain=gain.search"
+        ),
         "refused": list(record.problems),
-        "tokens": pick(one.spent, "input cached output"),
-        "cost": None if one.spent.cost is None else round(one.spent.cost, 6),
+        "tokens": pick(round_data.spent, "input cached output"),
+        "cost": None if round_data.spent.cost is None else round(round_data.spent.cost, 6),
     }
 
 

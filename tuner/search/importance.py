@@ -54,7 +54,7 @@ def importance(trials: Sequence[Trial]) -> Importance:
 
 def average(importances: Sequence[Importance]) -> tuple[tuple[str, float], ...]:
     """Average the shares over the workloads that have any, largest first."""
-    shares_known = [dict(one.shares) for one in importances if one.shares]
+    shares_known = [dict(importance.shares) for importance in importances if importance.shares]
     names = dict.fromkeys(name for shares in shares_known for name in shares)
     means = [
         (name, sum(s.get(name, 0.0) for s in shares_known) / len(shares_known)) for name in names

@@ -131,10 +131,10 @@ class KnowledgeSummary:
     last: str
 
 
-def summaries(known: Sequence[PastSearch]) -> list[KnowledgeSummary]:
+def summaries(searches: Sequence[PastSearch]) -> list[KnowledgeSummary]:
     """Sum up each kernel, choice of operators and device, in the order of their names."""
     groups: dict[tuple[str, str, str], list[PastSearch]] = {}
-    for search in known:
+    for search in searches:
         operators = json.dumps(dict(search.operators), sort_keys=True)
         groups.setdefault((search.kernel, search.device, operators), []).append(search)
     summed = []
@@ -190,7 +190,7 @@ class KnowledgeStore:
         """Raise `ReadOnlyError` where nothing may be added; nothing is."""
         self._database.try_writing(lambda connection: connection.execute(insert(searches), _PROBE))
 
-    def add(self, found: Sequence[PastSearch]) -> int:
+    def add(self, past_searches: Sequence[PastSearch]) -> int:
         """Add searches that are not there yet; return how many were added."""
         rows = [
             {
@@ -201,7 +201,7 @@ class KnowledgeStore:
                 "created": search.created,
                 "content": search.json,
             }
-            for search in found
+            for search in past_searches
         ]
 
         def work(connection: Connection) -> int:

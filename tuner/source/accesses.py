@@ -139,8 +139,10 @@ def conditions_at(node: Node, start: int, masked: str) -> Iterator[KnownConditio
 
 def bounds_at(node: Node, start: int, masked: str) -> tuple[Bound, ...]:
     """List what is known to be bounded where a node is evaluated, in the function from `start`."""
-    known = conditions_at(node, start, masked)
-    return tuple(b for one in known for b in _bounds(one.node, one.is_false, masked))
+    conditions = conditions_at(node, start, masked)
+    return tuple(
+        b for condition in conditions for b in _bounds(condition.node, condition.is_false, masked)
+    )
 
 
 def _left_on(statement: Node) -> Node | None:
@@ -154,8 +156,8 @@ def _left_on(statement: Node) -> Node | None:
 
 
 def _bounds(condition: Node, negated: bool, masked: str) -> Iterator[Bound]:
-    for one in split_condition(condition, masked, "||" if negated else "&&"):
-        sign, left, right = _sign(one, masked), part(one, "left"), part(one, "right")
+    for node in split_condition(condition, masked, "||" if negated else "&&"):
+        sign, left, right = _sign(node, masked), part(node, "left"), part(node, "right")
         if left is not None and right is not None and sign in _FLIPPED:
             sign = _FLIPPED[sign] if negated else sign
             small, large = (left, right) if sign in ("<", "<=") else (right, left)

@@ -191,11 +191,11 @@ class SourceFile:
         Of overloads with different parameters the first is returned, its list marked unknown.
         """
         bare = bare_name(name)
-        found = [kernel for kernel in self.kernels if kernel.name == bare]
-        if not found:
+        functions = [kernel for kernel in self.kernels if kernel.name == bare]
+        if not functions:
             raise unknown_kernel(bare, [kernel.name for kernel in self.kernels], self.path)
-        types = {tuple((p.c_type, p.pointers, p.const) for p in k.parameters) for k in found}
-        return replace(found[0], parameters_known=False) if len(types) > 1 else found[0]
+        types = {tuple((p.c_type, p.pointers, p.const) for p in k.parameters) for k in functions}
+        return replace(functions[0], parameters_known=False) if len(types) > 1 else functions[0]
 
     def reachable(self, kernels: Iterable[KernelFunction]) -> tuple[Span, ...]:
         """List the pieces of code that `kernels` are made of: themselves and all they refer to."""

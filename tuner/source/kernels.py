@@ -268,8 +268,8 @@ def _parameters(
     if re.search(r"^\s*#", text, re.MULTILINE):
         return (), False
     read = [read_parameter(piece, lines.at(start + at), aliases) for piece, at in pieces]
-    found = tuple(parameter for parameter in read if parameter is not None)
-    return found, len(found) == len(read)
+    parameters = tuple(parameter for parameter in read if parameter is not None)
+    return parameters, len(parameters) == len(read)
 
 
 def read_parameter(text: str, line: int, aliases: Mapping[str, str]) -> KernelParameter | None:

@@ -139,15 +139,17 @@ _BODIES = (
 def require_cuda(path: Path, text: str) -> None:
     """Raise `KernelError` for a file in another language: what it is and what to do."""
     masked = mask(text)
-    found = next((one for one in _LANGUAGES if path.suffix.lower() in one.suffixes), None)
-    if found is None and _CUDA.search(masked) is None:
-        found = next((one for one in _LANGUAGES if one.code.search(masked)), None)
-    if found is not None:
-        at = found.code.search(masked)
+    language = next(
+        (language for language in _LANGUAGES if path.suffix.lower() in language.suffixes), None
+    )
+    if language is None and _CUDA.search(masked) is None:
+        language = next((language for language in _LANGUAGES if language.code.search(masked)), None)
+    if language is not None:
+        at = language.code.search(masked)
         line = (
             text.count("\n", 0, at.start() + len(at[0]) - len(at[0].lstrip())) + 1 if at else None
         )
-        raise KernelError(found.message, path=path, line=line, remedy=found.remedy)
+        raise KernelError(language.message, path=path, line=line, remedy=language.remedy)
     if language_of(path) is HIP:
         return
     include = _HIP.search(masked) or _HIP.search(text)
@@ -201,8 +203,8 @@ def _first_branches(masked: str) -> Iterator[str]:
 def require_body(kernel: str, path: Path, line: int, masked: str) -> None:
     """Raise `KernelError` for device code that cannot be tuned; `line` is where it begins."""
     for pattern, what, remedy in _BODIES:
-        if (found := re.search(pattern, masked)) is not None:
-            at = line + masked.count("\n", 0, found.start())
+        if (match := re.search(pattern, masked)) is not None:
+            at = line + masked.count("\n", 0, match.start())
             raise KernelError(f"kernel {kernel!r} {what}", path=path, line=at, remedy=remedy)
 
 

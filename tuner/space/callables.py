@@ -41,11 +41,11 @@ def load_template(spec: KernelSpec, space: SearchSpace) -> Template:
     if not spec.is_callable:
         return Template.load(spec.template, spec.include_dirs)
     text = read_text(spec.template, _LARGEST_CHARACTERS, TemplateError, "kernel")
-    if spec.template == spec.source and (found := _JINJA.search(text)):
+    if spec.template == spec.source and (match := _JINJA.search(text)):
         raise TemplateError(
-            f"`{found[0].strip()}` is a template's syntax",
+            f"`{match[0].strip()}` is a template's syntax",
             path=spec.template,
-            line=text.count("\n", 0, found.start()) + 1,
+            line=text.count("\n", 0, match.start()) + 1,
             remedy="write it otherwise, or make the file a template and name it as `template`",
         )
     return Template.from_text(append_call(text, spec, space.parameters), spec.template)
@@ -59,7 +59,9 @@ def append_call(text: str, spec: KernelSpec, parameters: Iterable[Parameter]) ->
         value = f"'{name}' == 'true'" if kinds == {bool} else f"'{name}'" if str in kinds else name
         config.append(f"{parameter.name!r}: {value}")
     axes = ", ".join(f"{axis!r}: @{{ {axis} }}@" for axis in spec.axes)
-    operators = ", ".join(f"{one.name!r}: '@{{ {one.name} }}@'" for one in spec.operators)
+    operators = ", ".join(
+        f"{operator.name!r}: '@{{ {operator.name} }}@'" for operator in spec.operators
+    )
     return (
         f"{_end_with_newline(text)}CONFIG = {{{', '.join(config)}}}\n"
         f"AXES = {{{axes}}}\nOPERATORS = {{{operators}}}\n"
@@ -114,7 +116,7 @@ def _launch(module: ast.Module) -> ast.stmt | ast.expr | None:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found = node if node.name == FUNCTION else found
             case ast.Assign(targets=targets, value=value):
-                named = [one.id for one in targets if isinstance(one, ast.Name)]
+                named = [target.id for target in targets if isinstance(target, ast.Name)]
                 found = value if FUNCTION in named else found
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 found = value if name == FUNCTION else found

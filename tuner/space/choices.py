@@ -101,10 +101,10 @@ def definitions(document: Document, model: SpaceModel) -> Mapping[str, Expressio
     further down or depends on itself.
     """
     known = {*model.axes, *model.operator, *model.parameters, *DEVICE_NAMES, *model.derived}
-    reader, found = ExpressionReader(document, known), dict[str, Expression]()
+    reader, expressions = ExpressionReader(document, known), dict[str, Expression]()
     for name, text in model.derived.items():
         own = reader.read(text, "derived", name)
-        if later := [other for other in model.derived if other in own.names - found.keys()]:
+        if later := [other for other in model.derived if other in own.names - expressions.keys()]:
             circle = _leads_to(model, later, name)
             message = f"`{name}` is derived from `{later[0]}`, which stands further down"
             remedy = f"move `{later[0]}` above `{name}`"
@@ -112,8 +112,8 @@ def definitions(document: Document, model: SpaceModel) -> Mapping[str, Expressio
                 message = f"`{name}` is derived from itself"
                 remedy = "write one of the names in the circle out"
             raise document.error(message, "derived", name, remedy=remedy)
-        found[name] = own.define(found)
-    return found
+        expressions[name] = own.define(expressions)
+    return expressions
 
 
 def _leads_to(model: SpaceModel, names: Collection[str], wanted: str) -> bool:
@@ -143,7 +143,9 @@ def search_space(document: Document, model: SpaceModel) -> SearchSpace:
         ),
         constraints=reader.all(model.constraints, "constraints"),
         prune=reader.all(model.prune, "prune"),
-        derived=tuple(Derived(name, one, name in words) for name, one in defined.items()),
+        derived=tuple(
+            Derived(name, expression, name in words) for name, expression in defined.items()
+        ),
     )
     default = None
     if model.default is not None:
@@ -255,8 +257,8 @@ def bind_dtypes(spec: KernelSpec, operators: Mapping[str, str]) -> KernelSpec:
     def with_dtypes(launch: LaunchSpec) -> LaunchSpec:
         dtypes = [chosen.get(tensor_map.of, tensor_map.dtype) for tensor_map in launch.maps]
         maps = (
-            replace(one, dtype=dtype, element_bytes=DTYPE_BYTES[dtype])
-            for one, dtype in zip(launch.maps, dtypes, strict=True)
+            replace(map_spec, dtype=dtype, element_bytes=DTYPE_BYTES[dtype])
+            for map_spec, dtype in zip(launch.maps, dtypes, strict=True)
         )
         return replace(launch, maps=tuple(maps))
 

@@ -55,8 +55,8 @@ def read_launch(
         line=document.line(*here),
         arguments=tuple(taken),
         maps=tuple(
-            _tensor_map(reader, one, arguments, *here, "maps", i)
-            for i, one in enumerate(item.maps or ())
+            _tensor_map(reader, tensor_map, arguments, *here, "maps", i)
+            for i, tensor_map in enumerate(item.maps or ())
         ),
     )
 
@@ -65,9 +65,11 @@ def _tensor_map(
     reader: ExpressionReader, item: TensorMapModel, arguments: Sequence[Argument], *here: str | int
 ) -> TensorMapSpec:
     document = reader.document
-    arrays = {one.name: one for one in arguments if not one.is_scalar}
+    arrays = {argument.name: argument for argument in arguments if not argument.is_scalar}
     if item.of not in arrays:
-        what = "a scalar" if item.of in {one.name for one in arguments} else "not declared"
+        what = (
+            "a scalar" if item.of in {argument.name for argument in arguments} else "not declared"
+        )
         remedy = suggest_name(item.of, arrays) + f"arrays: {', '.join(arrays)}"
         raise document.error(f"`{item.of}` is {what}", *here, "of", remedy=remedy)
     array, shape = arrays[item.of], reader.all(item.shape, *here, "shape")
@@ -103,10 +105,10 @@ def check_maps(document: Document, spec: KernelSpec) -> None:
     workloads = (*spec.tuned, *spec.held_out, *spec.edge_cases)
     for launches, here in ((spec.baseline, ("baseline", "launch")), (spec.launch, ("launch",))):
         for i, launch in enumerate(launches):
-            for j, one in enumerate(launch.maps):
-                refused, on = one.refusal({}), ""
+            for j, map_spec in enumerate(launch.maps):
+                refused, on = map_spec.refusal({}), ""
                 for workload in workloads if launch.when is None else ():
-                    if refused is None and (refused := one.refusal(workload.values)):
+                    if refused is None and (refused := map_spec.refusal(workload.values)):
                         on = f" on the workload {workload}"
                 if refused:
                     message, remedy = refused
@@ -267,14 +269,14 @@ def torch_text(
                 assigned.add(name)
             case ast.FunctionDef(name=name) | ast.arg(arg=name):
                 declared.add(name)
-    read = [one.name for one in arguments if one.is_read]
+    read = [argument.name for argument in arguments if argument.is_read]
     given = list(dict.fromkeys([*read, *sizes]))
     known = {*given, *LIBRARIES, *dir(builtins), *assigned, *declared}
     for node in nodes:
         if isinstance(node, ast.Name) and node.id not in known:
             remedy = suggest_name(node.id, given) + f"names here: {', '.join([*given, *LIBRARIES])}"
             raise error(f"names `{node.id}`, which is no input", node.lineno, remedy)
-    outputs = [one.name for one in arguments if one.is_written]
+    outputs = [argument.name for argument in arguments if argument.is_written]
     missing, last = [name for name in outputs if name not in assigned], tree.body[-1]
     if missing and not isinstance(last, ast.Expr):
         remedy = f"end with an expression, or assign to {', '.join(outputs)}"

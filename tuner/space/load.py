@@ -78,8 +78,8 @@ class Definition:
         """
         chosen = chosen_operators(self.spec, operators)
         spec = bind_dtypes(bind(self.spec, chosen), chosen)
-        made = Definition(spec, bind(self.space, chosen))
-        return made.keeping_rows() if invariant or spec.invariant else made
+        definition = Definition(spec, bind(self.space, chosen))
+        return definition.keeping_rows() if invariant or spec.invariant else definition
 
     def keeping_rows(self) -> Definition:
         """Ask that the bits of rows repeat; raise `SpaceError` where they can't be asked for."""

@@ -39,8 +39,8 @@ def surroundings(
         for i, link in enumerate(item.chain):
             before, after = (
                 tuple(
-                    _neighbour(reader, one, arguments, *here, "chain", i, side, j)
-                    for j, one in enumerate(listed)
+                    _neighbour(reader, neighbour, arguments, *here, "chain", i, side, j)
+                    for j, neighbour in enumerate(listed)
                 )
                 for side, listed in (("before", link.before), ("after", link.after))
             )
@@ -72,7 +72,11 @@ def _neighbour(
         raise document.error(message, *here, "pdl", remedy="delete it")
     name: str = getattr(item, verb) or ""
     roles = _READ if side == "before" else _WRITTEN
-    usable = {one.name: one for one in arguments if one.role in roles and one.shape}
+    usable = {
+        argument.name: argument
+        for argument in arguments
+        if argument.role in roles and argument.shape
+    }
     message = remedy = ""
     if not name and kind == "gemm":
         message, remedy = f"this product does not say what it {verb}", f"add `{verb}: ARGUMENT`"
@@ -105,46 +109,57 @@ def choose_surroundings(spec: KernelSpec, name: str) -> KernelSpec:
     """Keep the surroundings that `--surroundings` names; raise `KernelError` for unknown ones."""
     if name == BY_WORKLOAD:
         return spec
-    known = {one.name: one for one in spec.surroundings}
+    specs = {surrounding.name: surrounding for surrounding in spec.surroundings}
     if name == ALONE:
         return replace(spec, surroundings=())
-    if name not in known:
+    if name not in specs:
         raise KernelError(
             f"has no surroundings named {name!r}",
             path=spec.path,
-            remedy=f"--surroundings takes {', '.join((BY_WORKLOAD, ALONE, *known))}",
+            remedy=f"--surroundings takes {', '.join((BY_WORKLOAD, ALONE, *specs))}",
         )
-    return replace(spec, surroundings=(replace(known[name], when=None),))
+    return replace(spec, surroundings=(replace(specs[name], when=None),))
 
 
 def check_sizes(spec: KernelSpec, workload: Workload) -> None:
     """Raise `KernelError` where a neighbour's sizes don't fit its argument on a workload."""
-    found = spec.surroundings_of(workload)
-    for link in found.links if found else ():
-        wrongs = [(one, _wrong_size(spec, workload, one, written=True)) for one in link.before]
-        wrongs += [(one, _wrong_size(spec, workload, one, written=False)) for one in link.after]
-        wrongs += [(one, _not_in_l2(spec, workload, one, link.before[-1])) for one in link.after]
-        for one, wrong in wrongs:
+    surroundings = spec.surroundings_of(workload)
+    for link in surroundings.links if surroundings else ():
+        wrongs = [
+            (neighbour, _wrong_size(spec, workload, neighbour, written=True))
+            for neighbour in link.before
+        ]
+        wrongs += [
+            (neighbour, _wrong_size(spec, workload, neighbour, written=False))
+            for neighbour in link.after
+        ]
+        wrongs += [
+            (neighbour, _not_in_l2(spec, workload, neighbour, link.before[-1]))
+            for neighbour in link.after
+        ]
+        for neighbour, wrong in wrongs:
             if wrong:
                 raise KernelError(
                     f"{wrong} on {workload}",
                     path=spec.path,
-                    line=one.line,
+                    line=neighbour.line,
                     remedy="change the sizes, or say with `when` where they hold",
                 )
 
 
-def _not_in_l2(spec: KernelSpec, workload: Workload, one: Neighbour, before: Neighbour) -> str:
+def _not_in_l2(
+    spec: KernelSpec, workload: Workload, neighbour: Neighbour, before: Neighbour
+) -> str:
     """Say what a consumer lacks without the operator: it reads what the producer left instead."""
-    if not one.array:
+    if not neighbour.array:
         return ""
-    needed = spec.argument(one.array).size_bytes(workload.values)
-    if one.kind == "gemm":
-        needed = 2 * one.sizes[0] * one.sizes[2]
+    needed = spec.argument(neighbour.array).size_bytes(workload.values)
+    if neighbour.kind == "gemm":
+        needed = 2 * neighbour.sizes[0] * neighbour.sizes[2]
     left = before.sizes[0] if before.kind == "stream" else 0
     if before.array:
         left = max(left, spec.argument(before.array).size_bytes(workload.values))
-    if needed <= left or one.kind == "function":
+    if needed <= left or neighbour.kind == "function":
         return ""
     return (
         f"it reads {needed} bytes; without the operator it would find {left} of them in the L2, "
@@ -152,14 +167,16 @@ def _not_in_l2(spec: KernelSpec, workload: Workload, one: Neighbour, before: Nei
     )
 
 
-def _wrong_size(spec: KernelSpec, workload: Workload, one: Neighbour, *, written: bool) -> str:
-    if any(size < 1 for size in one.sizes):
-        return f"a neighbour's size is {min(one.sizes)}"
-    if one.kind != "gemm":
+def _wrong_size(
+    spec: KernelSpec, workload: Workload, neighbour: Neighbour, *, written: bool
+) -> str:
+    if any(size < 1 for size in neighbour.sizes):
+        return f"a neighbour's size is {min(neighbour.sizes)}"
+    if neighbour.kind != "gemm":
         return ""
-    m, n, k = one.sizes
-    shape = spec.argument(one.array).dimensions(workload.values)
-    has = f"`{one.array}` has {' x '.join(map(str, shape))}"
+    m, n, k = neighbour.sizes
+    shape = spec.argument(neighbour.array).dimensions(workload.values)
+    has = f"`{neighbour.array}` has {' x '.join(map(str, shape))}"
     if written and m * n != prod(shape):
         return f"this product has {m} x {n} numbers, and {has}"
     if not written and m * k > prod(shape):

@@ -79,7 +79,7 @@ def put_together(text: str, path: Path, folders: Sequence[Path]) -> Whole:
     `path` is the template's, `folders` are looked through in their order. A file may include
     others. Raises `TemplateError` with the line for a name that is none of a file inside a folder.
     """
-    known: set[Path] = set()
+    paths: set[Path] = set()
 
     def lines_of(text: str, path: Path) -> Iterator[tuple[str, tuple[Path, int]]]:
         for number, line in enumerate(text.split("\n"), 1):
@@ -88,8 +88,8 @@ def put_together(text: str, path: Path, folders: Sequence[Path]) -> Whole:
                 yield line, (path, number)
                 continue
             file = _find_include(directive[1], path, number, folders)
-            if file not in known:
-                known.add(file)
+            if file not in paths:
+                paths.add(file)
                 inner = read_text(file, MAX_INCLUDED_BYTES, TemplateError, "file to include")
                 yield from lines_of(inner.removesuffix("\n"), file)
 
@@ -231,7 +231,7 @@ class Template:
         for one that has none here.
         """
         used = {one.name: one.expression for one in derived if one.name in self.uses}
-        names = {**names, **{name: one.evaluate(names) for name, one in used.items()}}
+        names = {**names, **{name: expression.evaluate(names) for name, expression in used.items()}}
         for name, value in names.items():
             if isinstance(value, str) and CONTROL.search(value):
                 raise TemplateError(f"the value of `{name}` has a control character")

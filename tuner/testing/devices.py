@@ -109,9 +109,9 @@ class DeviceContract:
 
     def test_a_program_makes_its_own_bits(self, device: Device, working: list[Program]) -> None:
         if "bits" in device.capabilities:
-            told = [device.bits(working[0], 7) for _ in range(2)]
-            assert told[0] == told[1]
-            assert told[0].status is Status.CORRECT
+            outcomes = [device.bits(working[0], 7) for _ in range(2)]
+            assert outcomes[0] == outcomes[1]
+            assert outcomes[0].status is Status.CORRECT
 
     def test_a_recording_holds_what_it_answers(
         self, device: Device, working: list[Program]

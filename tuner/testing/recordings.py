@@ -71,7 +71,7 @@ class ForeignFilesContract:
         assert configs
         launches = (Launch(spec.name, (1, 1, 1), (32, 1, 1)),)
         programs = [
-            Program("any source", workload, launches, config=one) for one in (None, *configs)
+            Program("any source", workload, launches, config=config) for config in (None, *configs)
         ]
         outcomes = [device.run(program) for program in programs]
         assert outcomes[0].status is Status.CORRECT

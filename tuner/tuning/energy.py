@@ -197,12 +197,12 @@ class EnergyStage:
         return found.get(workload) or Account(workload, (), None, ())
 
     def _windows(self, workload: Workload, variant: Variant | None) -> int:
-        found = self._account(workload).of(variant)
-        return 0 if found is None else len(found.windows)
+        consumption = self._account(workload).of(variant)
+        return 0 if consumption is None else len(consumption.windows)
 
     def _ranking(self, workload: Workload) -> tuple[Variant, ...]:
         ranked = self._account(workload).ranked(self.run.plan.config.objective)
-        variants = (one.variant for one in ranked)
+        variants = (consumption.variant for consumption in ranked)
         return tuple(v for v in variants if v is not None and not self.run.verification.failed(v))
 
     def _note(self, workload: Workload) -> str:

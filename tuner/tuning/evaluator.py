@@ -274,8 +274,8 @@ class Evaluator:
         if not result.called:
             return own, self._occupancy(own, launches[0])
         shares = [self._occupancy(resources[launch.kernel], launch) for launch in result.called]
-        known = [share for share in shares if share is not None]
-        return own, min(known, key=lambda share: share.share, default=None)
+        occupancies = [share for share in shares if share is not None]
+        return own, min(occupancies, key=lambda share: share.share, default=None)
 
     def in_template(self, workload: Workload, config: Config, text: str) -> str:
         """Rewrite a tool's text about the rendered source to the lines of the template."""
@@ -313,8 +313,8 @@ class Evaluator:
         with suppress(TunerError):  # told when it is measured
             source = self._baseline_source(workload)
             launches = self.spec.baseline_launches(self.names(workload))
-            made = CompileResult(source.encode())
-            self.device.import_ahead(self._target.program(source, workload, launches, made))
+            result = CompileResult(source.encode())
+            self.device.import_ahead(self._target.program(source, workload, launches, result))
 
     def baseline_key(self, workload: Workload) -> str:
         launches = self.spec.baseline_launches(self.names(workload))
@@ -389,7 +389,7 @@ class Evaluator:
 
     def _require_right(self, workload: Workload, outcome: Outcome) -> None:
         if outcome.status is Status.INCORRECT:
-            stated = [n for n, one in self.spec.tolerances.items() if not one.measured]
+            stated = [n for n, tolerance in self.spec.tolerances.items() if not tolerance.measured]
             wider = (
                 f"write `tolerance: {{{stated[0]}: measured}}`" if stated else "state a wider one"
             )

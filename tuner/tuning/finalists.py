@@ -234,16 +234,16 @@ class FinalistSelection:
             for trial in self._session.fastest(workload=workload, full=True)
             if self._may_win(trial.variant, workload)
         ]
-        found = contenders(timed, max(CONTENDERS, most))
+        variants = contenders(timed, max(CONTENDERS, most))
         besides = self._besides(workload)
-        ranking = rank(workload, list(dict.fromkeys([*found, *besides])))
-        best = {one: its for one, its in ranking.items() if one in found}
+        ranking = rank(workload, list(dict.fromkeys([*variants, *besides])))
+        best = {variant: its for variant, its in ranking.items() if variant in variants}
         # Of a recording others ask more than what is best here.
         within = self._plan.config.variants_within
         within = NEAR_ENOUGH if within is None else within
         within = inf if self._plan.config.surveyed is not None else within
         chosen = worth_comparing(best, within)[:most]
-        return [one for one in ranking if one in chosen or one in besides]
+        return [variant for variant in ranking if variant in chosen or variant in besides]
 
     def _may_win(self, variant: Variant, workload: Workload) -> bool:
         """Tell whether nothing is known against it, here or on any other workload."""
@@ -282,11 +282,11 @@ class FinalistSelection:
             self._serving = tuple(dict.fromkeys(served.values()))
         candidates = self._run.candidates
         offered = []
-        for one in self._serving:
-            names = candidates.evaluator(one.candidate).names(workload)
-            allowed = candidates.plan(one.candidate).space.allows(one.config, names)
-            if allowed and self._may_run(one, workload):
-                offered.append(one)
+        for variant in self._serving:
+            names = candidates.evaluator(variant.candidate).names(workload)
+            allowed = candidates.plan(variant.candidate).space.allows(variant.config, names)
+            if allowed and self._may_run(variant, workload):
+                offered.append(variant)
         return offered
 
     def _smallest_set(

@@ -126,11 +126,11 @@ class Finals:
         """
         if workload in self._run.skipped:
             return
-        known = [result for result in self._session.results() if result.workload == workload]
-        if known:
+        results = [result for result in self._session.results() if result.workload == workload]
+        if results:
             # A session that was fetched from a server has its records alone.
             if not self._session.variant_path(workload).exists():
-                self._write(known[0])
+                self._write(results[0])
             return
         try:
             finalists, comparison = self._verify_and_compare(workload)
@@ -197,11 +197,15 @@ class Finals:
     def _rank(self, workload: Workload, variants: list[Variant]) -> Ranking:
         """Order by a race; as they are where that is known or can't be had."""
         unraced: Ranking = dict.fromkeys(variants)
-        known = [one for one in self._session.comparisons() if one.workload == workload]
-        compared = {variant for one in known for variant in one.finalists}
+        comparisons = [
+            comparison
+            for comparison in self._session.comparisons()
+            if comparison.workload == workload
+        ]
+        compared = {variant for comparison in comparisons for variant in comparison.finalists}
         left = [one for one in variants if one in compared]
         # A candidate that has come since may win.
-        before = {name for one in known for name in one.candidates}
+        before = {name for comparison in comparisons for name in comparison.candidates}
         before |= {one.candidate for one in compared}
         if left and before.issuperset(one.candidate for one in variants):
             return dict.fromkeys(left)
@@ -301,7 +305,7 @@ class Finals:
             self._candidates.evaluator(v.candidate).program(workload, v.config) for v in variants
         )
         found = zip(variants, map(failure, programs), strict=True)
-        return {one: why for one, why in found if why}
+        return {variant: why for variant, why in found if why}
 
     def _time_interleaved(
         self, workload: Workload, variants: list[Variant]

@@ -42,7 +42,7 @@ class Hopeless:
         """Say why a config is not worth trying; "" where it may work."""
         for name, value in config.items_:
             failed = self.failed_by(name, value)
-            if len(failed) >= ENOUGH_FAILED and len({one.status for one in failed}) == 1:
+            if len(failed) >= ENOUGH_FAILED and len({trial.status for trial in failed}) == 1:
                 cause = failed[0].reason.strip().partition("\n")[0][:_REASON_LENGTH]
                 return (
                     f"{LEFT_OUT}{len(failed)} trials with {name} {format_value(value)} failed "

@@ -35,7 +35,7 @@ def require_bits(spec: KernelSpec, space: SearchSpace) -> Config:
             path=spec.path,
             remedy=f"write `default: {{NAME: VALUE, ...}}`, or {_LEAVE_OUT}",
         )
-    varying = [one.name for one in spec.arguments if not one.deterministic]
+    varying = [argument.name for argument in spec.arguments if not argument.deterministic]
     if varying:
         raise SpaceError(
             f"--keep-bits: the bits of {', '.join(varying)} may differ from call to call "
@@ -147,7 +147,7 @@ def list_class_members(
             members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])
             left = dict.fromkeys(config for config in members if config in pool)
             if not left and workload not in classes[bits]:
-                left = dict.fromkeys(near for one in members if (near := pool.nearest(one)))
+                left = dict.fromkeys(near for member in members if (near := pool.nearest(member)))
             yield from ((workload, one) for one in left if (workload, one) not in tried)
 
 
@@ -155,10 +155,10 @@ def _require_class(run: Run, workload: Workload) -> None:
     """Say why no config has bits that could be kept, where that is why."""
     rows, trials = run.plan.spec.invariant, run.session.trials(run.plan.candidate, workload)
     assert rows is not None
-    if right := next((one for one in trials if one.status is Status.CORRECT), None):
+    if right := next((trial for trial in trials if trial.status is Status.CORRECT), None):
         raise _no_bits(run.evaluator, _INVARIANT, f"bits of {right.config} on {workload}")
     # Of atomics bits may differ from call to call, which is wrong whatever is asked of rows.
-    varying = [one for one in trials if BITS_DIFFER in one.reason or DIFFERS in one.reason]
+    varying = [trial for trial in trials if BITS_DIFFER in trial.reason or DIFFERS in trial.reason]
     if varying:
         raise KernelError(
             f"`invariant: {{{rows.axis}: [{', '.join(rows.outputs)}]}}`: no config keeps it on "

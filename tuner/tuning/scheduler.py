@@ -96,7 +96,9 @@ class WorkloadScheduler:
                 if search.proposed < most and not search.found_enough:
                     return search
             left = self.total - sum(search.proposed for search in self.searches)
-            following = next((one for one in self.waiting if self.queue_of(one) == queue), None)
+            following = next(
+                (workload for workload in self.waiting if self.queue_of(workload) == queue), None
+            )
             chosen = self._most_promising(queue) if following is None and left > 0 else None
             if following is not None:
                 self.waiting.remove(following)

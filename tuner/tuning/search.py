@@ -128,7 +128,7 @@ def search_all(
     """
     plan, session, skipped = run.plan, run.session, run.skipped
     workloads: Sequence[Workload] = plan.tuned
-    later = any(one.name != plan.candidate for one in session.candidates()[-1:])
+    later = any(candidate.name != plan.candidate for candidate in session.candidates()[-1:])
     if later or session.results() or session.trials(plan.candidate, stage="finals"):
         # An earlier run has gone on to what follows the search of this candidate.
         again = unsearched_workloads(session, plan.candidate)
@@ -334,22 +334,22 @@ class Search:
 
     def _try(self, search: WorkloadSearch, config: Config, pending: Pending | None = None) -> bool:
         """Send a config, or what is known of it, to the device; False where none may begin."""
-        known = self._session.trial(self._plan.candidate, search.workload, config)
-        if known is None:
+        trial = self._session.trial(self._plan.candidate, search.workload, config)
+        if trial is None:
             if not search.may_begin:
                 return False
             if why := self._hopeless.why_not(config):
                 where = self._plan.candidate, search.workload
-                known = Trial(*where, config, Status.CONSTRAINT, why)
+                trial = Trial(*where, config, Status.CONSTRAINT, why)
             elif search.deadline_s is not None and time.monotonic() >= search.deadline_s:
                 self._note_end(search, late=True)
                 return False
-        if known is not None and known.reason.startswith(LEFT_OUT):
+        if trial is not None and trial.reason.startswith(LEFT_OUT):
             self._scheduler.allow_another(search)
         search.not_proposed.discard(config)
         search.proposed += 1
         self._expect(search, max(search.proposed, self._planned[search.workload]))
-        self._executor.begin(known or pending or self._run.evaluator.start(search.workload, config))
+        self._executor.begin(trial or pending or self._run.evaluator.start(search.workload, config))
         return True
 
     def _keep(self, trial: Trial) -> None:
@@ -488,13 +488,13 @@ def cross_measure(run: Run) -> None:
     def missing(queue: int) -> Iterator[tuple[Workload, Config]]:
         for workload in (w for w in tuned if queues[w] == queue and w not in skipped):
             pool = run.pools[workload]
-            known = {t.config for t in run.session.trials(name, workload)}
-            others = [c for c in best if c in pool and c not in known]
+            configs = {t.config for t in run.session.trials(name, workload)}
+            others = [c for c in best if c in pool and c not in configs]
             most = min(run.plan.config.surveyed or 0, len(pool))
             order = np.random.default_rng(run.plan.config.seed).permutation(len(pool))
             shuffled = (pool[int(index)] for index in order)
-            drawn = (c for c in shuffled if c not in known and c not in others)
-            wanted = [*others, *islice(drawn, max(0, most - len(known) - len(others)))]
+            drawn = (c for c in shuffled if c not in configs and c not in others)
+            wanted = [*others, *islice(drawn, max(0, most - len(configs) - len(others)))]
             run.tracker.expect_more(workload, len(wanted))
             yield from ((workload, config) for config in wanted if workload not in skipped)
 

@@ -110,7 +110,7 @@ class Verification:
         wanted = dict.fromkeys(pairs)
         if self._verifies and not self.device.info.on_cpu:
             edges = self._edge_case_pairs({variant: None for _, variant in wanted})
-            left = [one for one in edges if (EDGE_CASES, *one) not in self._known]
+            left = [edge for edge in edges if (EDGE_CASES, *edge) not in self._known]
             self._begun |= {one: self._start(*one) for one in left if one not in self._begun}
         self._begin_reading(wanted)
 
@@ -178,30 +178,30 @@ class Verification:
         more.
         """
         session, device = self.session, self.device
-        of = {one: self.candidates.evaluator(one.candidate) for one in variants}
+        of = {variant: self.candidates.evaluator(variant.candidate) for variant in variants}
         known = {
-            one: session.trial(one.candidate, workload, one.config, stage="finals")
-            for one in variants
+            variant: session.trial(variant.candidate, workload, variant.config, stage="finals")
+            for variant in variants
         }
-        left = [one for one, trial in known.items() if trial is None]
+        left = [variant for variant, trial in known.items() if trial is None]
         together: list[Variant] = []
         if "verify_together" in device.capabilities and not device.info.on_cpu:
-            for one in left:
-                searched = session.trial(one.candidate, workload, one.config)
+            for variant in left:
+                searched = session.trial(variant.candidate, workload, variant.config)
                 is_timed = searched is not None and searched.status is Status.CORRECT
-                if is_timed and not of[one].tells_bits:
-                    together.append(one)
+                if is_timed and not of[variant].tells_bits:
+                    together.append(variant)
         if len(together) > 1:
-            begun = [of[one].start(workload, one.config) for one in together]
-            ready = [of[one].ready(it) for one, it in zip(together, begun, strict=True)]
+            begun = [of[variant].start(workload, variant.config) for variant in together]
+            ready = [of[variant].ready(it) for variant, it in zip(together, begun, strict=True)]
             outcomes = zip(together, begun, self._verify_programs(ready), strict=True)
-            for one, pending, outcome in outcomes:
-                known[one] = trial = of[one].judge(pending, outcome)
+            for variant, pending, outcome in outcomes:
+                known[variant] = trial = of[variant].judge(pending, outcome)
                 session.record(trial)
-        for one in left:
-            if known[one] is None:
-                pending = of[one].start(workload, one.config)
-                known[one] = trial = of[one].finish(pending, stage="finals")
+        for variant in left:
+            if known[variant] is None:
+                pending = of[variant].start(workload, variant.config)
+                known[variant] = trial = of[variant].finish(pending, stage="finals")
                 session.record(trial)
         trials = [trial for trial in known.values() if trial is not None]
         self._failed |= find_wrong_variants(trials, ())
@@ -229,17 +229,19 @@ class Verification:
         """Take further numbers of rows for each problem, of those that are listed and beyond."""
         spec, on_cpu, kept = self.plan.spec, self.device.info.on_cpu, self.candidates.kept
         listed = (*self.plan.config.workloads, *spec.edge_cases)
-        by_rows = sorted(listed, key=lambda one: one.values[rows.axis])
-        for problem, largest in {spec.problem_of(one): one for one in by_rows}.items():
+        by_rows = sorted(listed, key=lambda workload: workload.values[rows.axis])
+        for problem, largest in {spec.problem_of(row): row for row in by_rows}.items():
             own = {n.values[rows.axis] for n in listed if spec.problem_of(n) == problem}
             known = own | {n for n in ROWS if n <= max(own)}
             drawn = draw_sizes(known, secrets.SystemRandom())
             sizes = [rows.sized(largest, n) for n in sorted({*known, *drawn})]
             if on_cpu:
-                sizes = [one for one in sizes if spec.footprint_bytes(one) <= LARGEST_HOST_BYTES]
-            taken = [one for one in sizes if one in listed or takes(one)]
+                sizes = [size for size in sizes if spec.footprint_bytes(size) <= LARGEST_HOST_BYTES]
+            taken = [size for size in sizes if size in listed or takes(size)]
             self._sizes[problem] = taken
-            kept.sizes[problem] = tuple(one for one in taken if one.values[rows.axis] in ROWS)
+            kept.sizes[problem] = tuple(
+                workload for workload in taken if workload.values[rows.axis] in ROWS
+            )
 
     def on_edge_cases(self, variants: Iterable[Variant]) -> None:
         """Verify variants on every edge case that they may run on."""
@@ -366,15 +368,16 @@ class Verification:
         return self.candidates.evaluator(variant.candidate).ready(started)
 
     def _edge_case_pairs(self, variants: Iterable[Variant]) -> Iterable[Pair]:
-        return ((w, one) for one in variants for w in self.edge_cases)
+        return ((w, variant) for variant in variants for w in self.edge_cases)
 
     def _watched_programs(self, watch: Watch, pairs: Iterable[Pair]) -> dict[Pair, Program]:
         evaluators = {p.candidate: watch.evaluator_of(p) for p in self.candidates.plans}
         size, kind = self.plan.spec.footprint_bytes, watch.watcher.kind
         under_way = {
-            (workload, one): evaluators[one.candidate].start(workload, one.config)
-            for workload, one in pairs
-            if (kind, workload, one) not in self._known and size(workload) <= watch.largest_bytes
+            (workload, variant): evaluators[variant.candidate].start(workload, variant.config)
+            for workload, variant in pairs
+            if (kind, workload, variant) not in self._known
+            and size(workload) <= watch.largest_bytes
         }
         made = ((pair, evaluators[pair[1].candidate].ready(p)) for pair, p in under_way.items())
         return {pair: ready for pair, ready in made if not isinstance(ready, Outcome)}
@@ -417,14 +420,14 @@ def judge_waits(program: Program, constants: Sequence[str]) -> Outcome | None:
     unread = unread_because(program.cubin)
     text = "" if unread else disassemble(program.cubin)
     for kernel in () if unread else kernels:
-        found = before_wait(text, program.lowered[kernel])
-        if found is None:
+        wait = before_wait(text, program.lowered[kernel])
+        if wait is None:
             unread = "not read: nvdisasm gave no text"
-        elif problem := found.problem_beside_constants if constants else found.problem:
+        elif problem := wait.problem_beside_constants if constants else wait.problem:
             return Outcome(Status.INCORRECT, f"{kernel}: {problem}")
-        elif found.accesses:
-            unread = f"{found.accesses[0].opcode} at {found.accesses[0].offset:#x} reads before "
+        elif wait.accesses:
+            unread = f"{wait.accesses[0].opcode} at {wait.accesses[0].offset:#x} reads before "
             unread += f"the wait: whether only of {', '.join(constants)}, the code does not say"
-        elif found.unclear:
-            unread = f"not read to the end: {found.unclear[0].opcode} jumps to an unknown place"
+        elif wait.unclear:
+            unread = f"not read to the end: {wait.unclear[0].opcode} jumps to an unknown place"
     return Outcome(Status.NOT_RECORDED, unread) if unread else Outcome(Status.CORRECT)

@@ -73,7 +73,7 @@ _Known = dict[Config, float | None]
 
 
 def seeds(
-    known: Sequence[PastSearch],
+    searches: Sequence[PastSearch],
     query: WarmStartQuery,
     workload: Workload,
     *,
@@ -87,7 +87,7 @@ def seeds(
     default's value.
     """
     sources: dict[_Source, _Known] = {}
-    for search in known:
+    for search in searches:
         for past in search.workloads:
             if past.workload.values.keys() == workload.values.keys():
                 source = _Source(
@@ -129,10 +129,12 @@ def fit_config(config: Mapping[str, Value], space: SearchSpace) -> Config | None
 
 
 def _relative_times(past: PastWorkload, space: SearchSpace) -> _Known:
-    timed = [one.time_us for one in past.configs if one.time_us is not None]
+    timed = [past_config.time_us for past_config in past.configs if past_config.time_us is not None]
     # The baseline is the same in all runs; the clocks of two need not be.
     unit_us = past.baseline_us or min(timed, default=1.0)
-    known = ((fit_config(one.config, space), one.time_us) for one in past.configs)
+    known = (
+        (fit_config(past_config.config, space), past_config.time_us) for past_config in past.configs
+    )
     return {
         config: None if time_us is None else time_us / unit_us
         for config, time_us in known
@@ -164,7 +166,7 @@ def searches_of(session: Session) -> list[PastSearch]:
     from tuner.session.knowledge import PastSearch, PastWorkload
 
     manifest, searches = session.manifest, []
-    baselines = {w: one.measurement.median_us for w, one in session.baselines().items()}
+    baselines = {w: baseline.measurement.median_us for w, baseline in session.baselines().items()}
     for candidate in session.candidates():
         trials = session.trials(candidate.name)
         search = PastSearch(
@@ -247,10 +249,10 @@ class Knowledge:
         self, plan: Plan, evaluator: Evaluator, budgets: Mapping[Workload, int]
     ) -> Mapping[Workload, tuple[WarmSeed, ...]]:
         """Choose what a search of a plan's candidate may try first on every workload."""
-        known: list[PastSearch] = []
+        searches: list[PastSearch] = []
         if not self._failed:
             try:
-                known = self._store.searches(plan.spec.name)
+                searches = self._store.searches(plan.spec.name)
             except InputError as error:
                 self._fail(error)
         query = WarmStartQuery(
@@ -271,7 +273,7 @@ class Knowledge:
         for workload, budget in budgets.items():
             limit = min(MOST_SEEDS, int(budget * MOST_SHARE))
             may_run = partial(valid, evaluator.names(workload))
-            chosen[workload] = seeds(known, query, workload, limit=limit, valid=may_run)
+            chosen[workload] = seeds(searches, query, workload, limit=limit, valid=may_run)
         return chosen
 
     def keep(self, session: Session) -> int:
@@ -280,8 +282,8 @@ class Knowledge:
         A store that failed before is tried again: what the run found has taken hours.
         """
         try:
-            found = searches_of(session)
-            return self._store.add(found) if found else 0
+            searches = searches_of(session)
+            return self._store.add(searches) if searches else 0
         except InputError as error:
             self._warn(
                 f"what this run found is not in the store of past runs: {_words(error)}; later "
@@ -333,7 +335,9 @@ def warm_seeds(
     budgets: Mapping[Workload, int],
 ) -> Mapping[Workload, tuple[Config, ...]]:
     """Say what a search tries first; a session asks once and notes it, for resumed runs."""
-    noted = [one.seeds for one in session.events(WarmStarted) if one.candidate == plan.candidate]
+    noted = [
+        event.seeds for event in session.events(WarmStarted) if event.candidate == plan.candidate
+    ]
     if not noted:
         if knowledge is None or session.trials(plan.candidate):
             return {}

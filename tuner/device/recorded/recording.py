@@ -325,7 +325,7 @@ class RecordedDevice(Device):
         return self._workload(workload).list_tried()
 
     def compiled(self) -> Mapping[str, CompileResult]:
-        return {key: known.result() for key, known in self._recording.compiled.items()}
+        return {key: compilation.result() for key, compilation in self._recording.compiled.items()}
 
     def run(
         self,
@@ -338,8 +338,8 @@ class RecordedDevice(Device):
         workload = self._workload(program.workload)
         if program.peer:
             return self.verify(program)
-        if found := workload.programs.get(self._key(program, workload)):
-            return found.outcome()
+        if recorded_program := workload.programs.get(self._key(program, workload)):
+            return recorded_program.outcome()
         what = "config" if self._by_config else "source, launch and workload"
         reason = f"{self.path.name} has no measurement of this {what}"
         return Outcome(Status.NOT_RECORDED, reason)
@@ -348,8 +348,8 @@ class RecordedDevice(Device):
         """Say that a recording can't: what it holds was verified when it was made, peers too."""
         if not program.peer:
             return Outcome(Status.NOT_RECORDED, "a recording cannot run a kernel")
-        if found := self._workload(program.workload).peers.get(program.peer):
-            return found.outcome()
+        if recorded_program := self._workload(program.workload).peers.get(program.peer):
+            return recorded_program.outcome()
         return Outcome(Status.NOT_RECORDED, f"{self.path.name} was recorded without it")
 
     def compare(self, programs: Sequence[Program], *, rounds: int) -> ComparisonRounds:

@@ -70,7 +70,9 @@ def unit_of(spec: KernelSpec) -> float:
 
 def cap_of(spec: KernelSpec) -> float:
     """Give what the baseline may be off by, in roundings."""
-    dtypes = {one.dtype for one in spec.arguments if not one.is_scalar} & FLOAT_DTYPES
+    dtypes = {
+        argument.dtype for argument in spec.arguments if not argument.is_scalar
+    } & FLOAT_DTYPES
     coarse = {CAP.get(dtype, CAP["bfloat16"]) for dtype in dtypes}
     return max(coarse, default=CAP["float32"])
 
@@ -125,7 +127,7 @@ class Leeway:
     """
 
     def __init__(self, spec: KernelSpec) -> None:
-        self._names = {name for name, one in spec.tolerances.items() if one.measured}
+        self._names = {name for name, tolerance in spec.tolerances.items() if tolerance.measured}
         self.floats = {a.name: a.dtype for a in spec.arguments if a.dtype in FLOAT_DTYPES}
         self.unit = unit_of(spec)
         cap = cap_of(spec)
@@ -181,25 +183,27 @@ class Leeway:
         assert prepared.reference is not None
         reference, scale = prepared.reference[name], prepared.scales[name]
         copied = name in prepared.copied
-        found = measure(xp, raw, reference, scale, dtype, copied=copied)
+        accuracy = measure(xp, raw, reference, scale, dtype, copied=copied)
         place = prepared.workload, prepared.kind, name
         most = self._most_of(prepared, name)
         allowed = most if baseline else self._limit_others(place, most)
         if copied and not baseline and place in self._copied:
             allowed = Accuracy()
-        error = max(_share(found.block, allowed.block), _share(found.element, allowed.element))
+        error = max(
+            _share(accuracy.block, allowed.block), _share(accuracy.element, allowed.element)
+        )
         if error <= 1.0:
             if baseline:
                 # Of a few elements all may be exact by chance, but not of every draw.
-                exact = copied and found == Accuracy()
+                exact = copied and accuracy == Accuracy()
                 always = exact and (place in self._copied or place not in self._seen)
                 self._copied = self._copied | {place} if always else self._copied - {place}
-                self._seen[place] = found.joined(self._seen.get(place, found))
-            return Verdict(error), found
+                self._seen[place] = accuracy.joined(self._seen.get(place, accuracy))
+            return Verdict(error), accuracy
         out, ref = decode(xp, raw.reshape(-1), dtype), reference.reshape(-1)
         apart = xp.where(same_overflow(xp, out, ref, dtype), 0.0, xp.abs(out - ref))
         worst = find_largest(xp, xp.nan_to_num(apart, nan=inf) / scale.reshape(-1))
-        return Verdict(error, (worst, float(out[worst]), float(ref[worst]))), found
+        return Verdict(error, (worst, float(out[worst]), float(ref[worst]))), accuracy
 
     def is_fair(self, xp: Any, dtype: str, exact: Array, own: Array, nearby: Array) -> bool:
         """Tell whether a right kernel can pass: another library does, and rounding decides little.
@@ -207,9 +211,9 @@ class Leeway:
         `own` is what that library gives, `nearby` the reference of inputs that rounding has moved.
         """
         scale = scale_of(xp, exact, nearby.copy(), self.unit)
-        found = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
+        accuracy = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
         limit = self._limit_of(xp, exact, scale)
-        return found.block <= limit and found.element <= limit * OF_AN_ELEMENT
+        return accuracy.block <= limit and accuracy.element <= limit * OF_AN_ELEMENT
 
     def _limit_of(self, xp: Any, reference: Array, scale: Array) -> float:
         """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing."""
@@ -287,8 +291,8 @@ def measure(
         return Accuracy(*count_roundings(*asked, copied=copied))
     out, ref, scales = raw.reshape(-1), reference.reshape(-1), scale.reshape(-1)
     found = [
-        _measure_piece(decode(np, out[one], dtype), ref[one], scales[one], dtype, copied)
-        for one in pieces(np, out.size)
+        _measure_piece(decode(np, out[piece], dtype), ref[piece], scales[piece], dtype, copied)
+        for piece in pieces(np, out.size)
     ]
     block, element = (float(one) for one in np.stack(found).max(axis=0))
     return Accuracy(block, element)

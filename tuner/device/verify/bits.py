@@ -106,7 +106,7 @@ def _adder(word: str) -> Any:
 
 def count_probes(rows: Invariance, spec: KernelSpec) -> int:
     """Say how many rows are probes: no more than the largest size that the file lists has."""
-    sizes = [one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)]
+    sizes = [workload.values[rows.axis] for workload in (*spec.workloads, *spec.edge_cases)]
     return min(PROBES, max(sizes, default=PROBES))
 
 
@@ -121,7 +121,9 @@ def draw_sizes(known: Collection[int], chance: random.Random) -> list[int]:
     """Draw a size between powers of two that none is known between, and one above the largest."""
     most = max(known)
     octaves = [(1 << n, (2 << n) - 1) for n in range(most.bit_length() - 1)]
-    empty = (one for one in octaves if not any(one[0] <= size <= one[1] for size in known))
+    empty = (
+        octave for octave in octaves if not any(octave[0] <= size <= octave[1] for size in known)
+    )
     return [chance.randint(*one) for one in (*empty, (most + 1, 2 * most))]
 
 
@@ -146,7 +148,9 @@ def draw_probes(
     """
     assert spec.invariant is not None
     rows, probes = spec.invariant, count_probes(spec.invariant, spec)
-    listed = {one.values[rows.axis] for one in (*spec.workloads, *spec.edge_cases)} or {probes}
+    listed = {workload.values[rows.axis] for workload in (*spec.workloads, *spec.edge_cases)} or {
+        probes
+    }
     few = rows.sized(others.workload, min(n for n in listed if n >= probes))
     drawn = answers.draw(few, kind, seed, lay_out(spec, few.values)).inputs
     shared = {n: a for n, a in drawn.items() if rows.dimension(spec.argument(n)) is None}

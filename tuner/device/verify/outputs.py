@@ -150,6 +150,6 @@ def merge_peer_verdicts(verdicts: Sequence[Correctness]) -> Correctness:
     worst = max((error for _, error in whole.errors), default=0.0)
     notes = [f"is off by up to {worst:.3g} times the tolerance"] * (worst > 1.0)
     if failed:
-        kinds = ", ".join(kind for one in failed for kind in one.input_kinds)
+        kinds = ", ".join(kind for correctness in failed for kind in correctness.input_kinds)
         notes.append(f"fails {kinds}: {failed[0].reason}")
     return replace(whole, reason="; ".join(notes))

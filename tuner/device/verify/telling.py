@@ -56,9 +56,13 @@ def require_telling(spec: KernelSpec, operators: Mapping[str, str]) -> None:
 
 def _small_workloads(spec: KernelSpec) -> Iterator[Workload]:
     # of a single row or number much is the same that else is not
-    known = [one for one in (*spec.workloads, *spec.edge_cases) if 1 not in one.values.values()]
-    sizes = {one: spec.footprint_bytes(one) for one in known}
-    usual = [one for one, size in sizes.items() if size <= _USUAL_BYTES]
+    workloads = [
+        workload
+        for workload in (*spec.workloads, *spec.edge_cases)
+        if 1 not in workload.values.values()
+    ]
+    sizes = {workload: spec.footprint_bytes(workload) for workload in workloads}
+    usual = [workload for workload, size in sizes.items() if size <= _USUAL_BYTES]
     if usual:
         yield max(usual, key=sizes.__getitem__)
     yield from sorted((w for w, n in sizes.items() if n <= _MOST_BYTES), key=sizes.__getitem__)

@@ -109,7 +109,11 @@ class VerifiedDevice(Device):
         Alone stay peers, which keep another contract, and who chooses the size of its scratch: the
         memory would be laid out anew for each turn.
         """
-        together = {k: one for k, one in enumerate(programs) if not (one.peer or one.scratch)}
+        together = {
+            k: program
+            for k, program in enumerate(programs)
+            if not (program.peer or program.scratch)
+        }
         failed: dict[int, Outcome] = {}
         passed: dict[int, list[Correctness]] = {index: [] for index in together}
         orders = {index: self._runner.orders() for index in together}
@@ -130,7 +134,7 @@ class VerifiedDevice(Device):
                 else:
                     failed[index] = _outcome(verdict)
         right = {k: _outcome(merge_passes(all_)) for k, all_ in passed.items() if k not in failed}
-        alone = {k: self.verify(one) for k, one in enumerate(programs) if k not in together}
+        alone = {k: self.verify(program) for k, program in enumerate(programs) if k not in together}
         outcomes = failed | right | alone
         return [outcomes[index] for index in range(len(programs))]
 
@@ -233,7 +237,11 @@ class VerifiedDevice(Device):
                 timed = [tuple(map(fmean, zip(*timed, strict=True)))]
             rows += timed
         if again and not varied:
-            left = {k: one for k, one in enumerate(programs) if k not in faults and not one.peer}
+            left = {
+                k: program
+                for k, program in enumerate(programs)
+                if k not in faults and not program.peer
+            }
             faults |= self._faults_on_others(left)
         return rows, faults, varied
 

@@ -435,16 +435,16 @@ class Verifier:
         """Judge an output by the baseline's own accuracy; the last part says how far off it is."""
         prepared, is_baseline = self._current, whose == "baseline"
         asked = (self._xp, stored, prepared, slot.name, slot.dtype)
-        verdict, found = self._leeway.judge(*asked, baseline=is_baseline)
+        verdict, accuracy = self._leeway.judge(*asked, baseline=is_baseline)
         if not verdict.passed:
             expected = (self._xp, stored, slot.dtype, prepared, slot.name)
             if (wider := widen(*expected, self._compute_moved)) is not None:
                 asked = (self._xp, stored, wider, slot.name, slot.dtype)
-                verdict, found = self._leeway.judge(*asked, baseline=is_baseline)
+                verdict, accuracy = self._leeway.judge(*asked, baseline=is_baseline)
         if verdict.passed:
-            return verdict, found, ""
-        said = self._leeway.explain(slot.name, found, prepared, baseline=is_baseline)
-        return verdict, found, f": {said}"
+            return verdict, accuracy, ""
+        said = self._leeway.explain(slot.name, accuracy, prepared, baseline=is_baseline)
+        return verdict, accuracy, f": {said}"
 
     def _look_at_all(
         self, outputs: Sequence[Slot], stored: Mapping[str, Array], expected: Mapping[str, Array]

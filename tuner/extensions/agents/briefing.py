@@ -81,7 +81,9 @@ def stable_text(task: KernelTask) -> str:
         "stable",
         task=task,
         arguments=[
-            _argument(one, task.spec.is_sized(one)) for one in task.spec.arguments if not one.added
+            _argument(argument, task.spec.is_sized(argument))
+            for argument in task.spec.arguments
+            if not argument.added
         ],
         workloads=_workloads(task),
         needed=NEEDED_SECTIONS,
@@ -110,10 +112,14 @@ def _argument(argument: Argument, sized: bool) -> list[str]:
 
 def _workloads(task: KernelTask) -> Iterator[list[str]]:
     spec = task.spec
-    for one in spec.tuned:
-        row = [one.key, size(spec.min_bytes.integer(one.values)), microseconds(task.floor_us(one))]
+    for workload in spec.tuned:
+        row = [
+            workload.key,
+            size(spec.min_bytes.integer(workload.values)),
+            microseconds(task.floor_us(workload)),
+        ]
         yield row + (
-            [] if spec.operations is None else [f"{spec.operations.integer(one.values):.3g}"]
+            [] if spec.operations is None else [f"{spec.operations.integer(workload.values):.3g}"]
         )
 
 
@@ -164,7 +170,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
     first, *others = (trial.config for trial in now.best.values()) if now.best else (Config(()),)
     shared = {n: v for n, v in first.items() if all(n in o and o[n] == v for o in others)}
     common = shared if others else {}
-    member = {one.name: one for one in now.population}[now.shown]
+    member = {candidate.name: candidate for candidate in now.population}[now.shown]
     return prompt(
         "current",
         now=now,
@@ -309,10 +315,13 @@ class Briefer:
             )
             for candidate in population(self._session)
         )
-        shown = base or max(members, key=lambda one: one.speedup or 0.0).name
+        shown = (
+            base
+            or max(members, key=lambda briefed_candidate: briefed_candidate.speedup or 0.0).name
+        )
         plan = self._candidates.plan(shown)
         profiled = profiles(self._session, shown)
-        found = {
+        findings = {
             (finding.topic, finding.line): finding
             for one in reversed(profiled)
             for finding in one.findings
@@ -323,7 +332,11 @@ class Briefer:
         searched = search_findings(*asked, comparable=comparable)
         seen = [Observed.of(*one) for one in trials.items()] if comparable else []
         ended, baselines = self._session.events(RoundEnded), self._session.baselines()
-        costs = [one.phases_s for one in ended if one.round < number and one.phases_s]
+        costs = [
+            round_ended.phases_s
+            for round_ended in ended
+            if round_ended.round < number and round_ended.phases_s
+        ]
         now = Situation(
             round=number,
             rounds=self._plan.config.rounds,
@@ -332,7 +345,7 @@ class Briefer:
             population=members,
             best=best_trials(self._session, shown),
             baselines_us={w: baselines[w].measurement.median_us for w in self._plan.tuned},
-            findings=[*found.values(), *searched],
+            findings=[*findings.values(), *searched],
             history=[record for record in history(self._session) if record.number < number],
             values=list(value_costs(plan.space, seen)),
             profiled=profiled,
@@ -345,10 +358,11 @@ class Briefer:
     def _peers_us(self) -> dict[Workload, tuple[str, float]]:
         """Find the fastest of the other implementations that finals have timed so far."""
         fastest = {}
-        for one in self._session.comparisons():
+        for comparison in self._session.comparisons():
             medians = {
-                median(times[one.column(name)] for times in one.rounds): name for name in one.peers
+                median(times[comparison.column(name)] for times in comparison.rounds): name
+                for name in comparison.peers
             }
-            if medians and one.workload in self._plan.tuned:
-                fastest[one.workload] = medians[min(medians)], min(medians)
+            if medians and comparison.workload in self._plan.tuned:
+                fastest[comparison.workload] = medians[min(medians)], min(medians)
         return fastest

@@ -252,7 +252,7 @@ class Part:
 def answer_places(folder: Path) -> list[Path]:
     """List where a round's answers lie or are to lie: in folders `a`, `b`..., or in its own."""
     found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(one for one in found if is_answer(one.name) and one.is_dir()) or [folder]
+    return sorted(path for path in found if is_answer(path.name) and path.is_dir()) or [folder]
 
 
 def read_answer(folder: Path) -> AgentAnswer:

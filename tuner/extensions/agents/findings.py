@@ -94,7 +94,7 @@ def edges(
 
     A value for which a block of `launches` would have more threads than there may be is none.
     """
-    judged = [one for one in seen if one.enough]
+    judged = [observed for observed in seen if observed.enough]
     for parameter in space.parameters:
         numbers = [v for v in parameter.values if _is_number(v)]
         if len(numbers) < max(2, len(parameter.values)):
@@ -105,18 +105,20 @@ def edges(
             won = [w for o in judged if (w := _win(o, parameter.name, end, neighbour))]
             if following is None or len(won) < min(2, len(judged)) or not won:
                 continue
-            threads = (_threads(launches, parameter.name, following, one) for one, _ in won)
+            threads = (
+                _threads(launches, parameter.name, following, observed) for observed, _ in won
+            )
             if max(threads) > CUDA_BLOCK[0]:
                 continue
             name, gain = parameter.name, geometric_mean(ratio for _, ratio in won)
             which = "largest" if end > neighbour else "smallest"
-            broken = _forbids(space, name, following, [one for one, _ in won])
+            broken = _forbids(space, name, following, [observed for observed, _ in won])
             loosen = f", and loosen `{broken}`, which forbids it." if broken else "."
             yield Finding(
                 topic="edge",
                 text=f"`{name}`={format_value(end)}, its {which} value, wins on {len(won)} of "
                 f"{len(judged)} workloads, where the best with {format_value(neighbour)} takes "
-                f"{times(gain)} its time ({keys(one.workload for one, _ in won)}).",
+                f"{times(gain)} its time ({keys(observed.workload for observed, _ in won)}).",
                 advice=f"Add {format_value(following)} to `{name}`{loosen}",
                 value=end,
                 weight=(1 - 1 / gain) * len(won) / len(judged),
@@ -125,9 +127,9 @@ def edges(
             )
 
 
-def _threads(launches: Sequence[LaunchSpec], name: str, value: Value, one: Observed) -> int:
+def _threads(launches: Sequence[LaunchSpec], name: str, value: Value, observed: Observed) -> int:
     """Count the threads of the largest block with another value of a parameter; 0: not known."""
-    names, threads = {**one.workload.values, **one.best.config, name: value}, 0
+    names, threads = {**observed.workload.values, **observed.best.config, name: value}, 0
     for launch in launches:
         with suppress(ExpressionError):  # it asks for the device's numbers, which nobody has here
             threads = max(threads, prod(size.integer(names) for size in launch.block))
@@ -147,15 +149,17 @@ def value_costs(space: SearchSpace, seen: Sequence[Observed]) -> Iterator[tuple[
 
 
 def _cost(name: str, value: Value, seen: Sequence[Observed]) -> str:
-    tried = [trial for one in seen for trial in one.tried if trial.config.get(name) == value]
+    tried = [
+        trial for observed in seen for trial in observed.tried if trial.config.get(name) == value
+    ]
     if not tried:
         return ""
-    timed = [(one, found) for one in seen if (found := one.having(name, value))]
+    timed = [(observed, trials) for observed in seen if (trials := observed.having(name, value))]
     figures = ""
     if timed:
-        best = geometric_mean(time_of(f[0]) / time_of(one.correct[0]) for one, f in timed)
+        best = geometric_mean(time_of(f[0]) / time_of(observed.correct[0]) for observed, f in timed)
         middle = geometric_mean(
-            median(map(time_of, f)) / time_of(one.correct[0]) for one, f in timed
+            median(map(time_of, f)) / time_of(observed.correct[0]) for observed, f in timed
         )
         figures = f" x{best:.2f}/{middle:.2f}"
     failed = Counter(trial.status for trial in tried if trial.status is not Status.CORRECT)
@@ -182,13 +186,15 @@ def _beyond(end: float, neighbour: float) -> float | None:
     return following if following > 0 else None
 
 
-def _win(one: Observed, name: str, end: float, neighbour: float) -> tuple[Observed, float] | None:
-    if one.best.config.get(name) != end:
+def _win(
+    observed: Observed, name: str, end: float, neighbour: float
+) -> tuple[Observed, float] | None:
+    if observed.best.config.get(name) != end:
         return None
-    others = one.having(name, neighbour)
-    if len(others) < FEWEST_OF_A_VALUE or one.slowdown(others) < 1 + CLEAR:
+    others = observed.having(name, neighbour)
+    if len(others) < FEWEST_OF_A_VALUE or observed.slowdown(others) < 1 + CLEAR:
         return None
-    return one, one.slowdown(others)
+    return observed, observed.slowdown(others)
 
 
 def _forbids(space: SearchSpace, name: str, value: Value, won: Sequence[Observed]) -> str | None:
@@ -198,8 +204,8 @@ def _forbids(space: SearchSpace, name: str, value: Value, won: Sequence[Observed
     return None
 
 
-def _breaks(constraint: Expression, name: str, value: Value, one: Observed) -> bool:
-    names = {**one.workload.values, **one.best.config, name: value}
+def _breaks(constraint: Expression, name: str, value: Value, observed: Observed) -> bool:
+    names = {**observed.workload.values, **observed.best.config, name: value}
     if not constraint.names <= names.keys():
         return False  # it asks for the device's numbers, which nobody has here
     try:
@@ -217,16 +223,16 @@ def disagreement(
     space: SearchSpace, seen: Sequence[Observed], template: Template
 ) -> Iterator[Finding]:
     """Find that no config serves all workloads, and which parameter and axis that is due to."""
-    judged = [one for one in seen if one.enough]
+    judged = [observed for observed in seen if observed.enough]
     shared = _find_shared_config(judged) if len(judged) >= 2 else None
     if shared is None or shared[1] < 1 + COSTS:
         return
     config, cost, worst = shared
     costs: dict[str, float] = {}
     for name in space.names:
-        if name in config and len({one.best.config.get(name) for one in judged}) > 1:
-            held = ((one, one.having(name, config[name])) for one in judged)
-            costs[name] = geometric_mean(one.slowdown(trials) for one, trials in held)
+        if name in config and len({observed.best.config.get(name) for observed in judged}) > 1:
+            held = ((observed, observed.having(name, config[name])) for observed in judged)
+            costs[name] = geometric_mean(observed.slowdown(trials) for observed, trials in held)
     name = max(costs, key=lambda known: costs[known], default="")
     if not name or costs[name] <= 1:
         return
@@ -250,7 +256,9 @@ def _find_shared_config(judged: Sequence[Observed]) -> tuple[Config, float, Work
 
     Configs that were stopped early take part: that they lose is what is asked here.
     """
-    known = [{t.config: time_of(t) / one.best_us for t in one.correct} for one in judged]
+    known = [
+        {t.config: time_of(t) / observed.best_us for t in observed.correct} for observed in judged
+    ]
     everywhere = [c for c in known[0] if all(c in slowdowns for slowdowns in known)]
     if not everywhere:
         return None
@@ -265,8 +273,8 @@ def _by_axis(name: str, judged: Sequence[Observed]) -> str:
     axes = [axis for axis, _ in judged[0].workload.axes]
     axis = min(axes, key=lambda known: _changes(name, known, judged))
     sizes: dict[Value, list[int]] = {}
-    for one in sorted(judged, key=lambda o: o.workload.values[axis]):
-        sizes.setdefault(one.best.config[name], []).append(one.workload.values[axis])
+    for observed in sorted(judged, key=lambda o: o.workload.values[axis]):
+        sizes.setdefault(observed.best.config[name], []).append(observed.workload.values[axis])
     listed = (
         f"{format_value(value)} wins at {axis} {', '.join(map(str, dict.fromkeys(found)))}"
         for value, found in sizes.items()
@@ -277,9 +285,9 @@ def _by_axis(name: str, judged: Sequence[Observed]) -> str:
 def _changes(name: str, axis: str, judged: Sequence[Observed]) -> tuple[int, int]:
     """Count how often the winning value changes along an axis; one of equal sizes says nothing."""
     winners: dict[int, list[str]] = {}
-    for one in judged:
-        size = one.workload.values[axis]
-        winners.setdefault(size, []).append(format_value(one.best.config[name]))
+    for observed in judged:
+        size = observed.workload.values[axis]
+        winners.setdefault(size, []).append(format_value(observed.best.config[name]))
     ordered = [winners[size] for size in sorted(winners)]
     mixed = sum(len(set(found)) - 1 for found in ordered)
     leading = [max(sorted(set(found)), key=found.count) for found in ordered]
@@ -323,15 +331,15 @@ def rejections(seen: Sequence[Observed], template: Template) -> Iterator[Finding
     Needs as many tried configs as other findings need timed ones: that nothing could be timed is
     worth knowing.
     """
-    tried = [trial for one in seen for trial in one.tried]
+    tried = [trial for observed in seen for trial in observed.tried]
     if len(tried) < FEWEST:
         return
     close = [
         trial
-        for one in seen
-        if one.enough
-        for trial in one.tried
-        if 0 < sum(v != one.best.config.get(n) for n, v in trial.config.items()) <= NEAR
+        for observed in seen
+        if observed.enough
+        for trial in observed.tried
+        if 0 < sum(v != observed.best.config.get(n) for n, v in trial.config.items()) <= NEAR
     ]
     for status, how in _LOST.items():
         lost = [trial for trial in tried if trial.status is status]

@@ -148,7 +148,7 @@ def _verify(space: Path, device_name: str, jobs: int | None) -> None:
     spec = definition.spec
     sizes = (*spec.edge_cases, *spec.workloads)
     if device_name == HOST:
-        sizes = tuple(one for one in sizes if spec.footprint_bytes(one) <= LARGEST_HOST_BYTES)
+        sizes = tuple(size for size in sizes if spec.footprint_bytes(size) <= LARGEST_HOST_BYTES)
     with ExitStack() as stack:
         device = open_device(device_name, spec, {}, sizes)
         stack.callback(device.close)

@@ -183,16 +183,16 @@ def compile_candidate(plan: Plan, evaluator: Evaluator, seed: int) -> list[Confi
     folder = plan.template.path.parent
     try:
         pools = {w: valid_configs(plan.space, evaluator.names(w)) for w in plan.tuned}
-        for one, pool in pools.items():
+        for workload, pool in pools.items():
             if not len(pool):
-                raise no_valid_config(plan.spec, plan.space, one, pool)
+                raise no_valid_config(plan.spec, plan.space, workload, pool)
         configs = _sample(plan, pools, seed)
-        for one, config in configs:
-            _require_same_arguments(plan, evaluator, one, config)
-        for one in (*plan.held_out, *plan.spec.edge_cases):
+        for workload, config in configs:
+            _require_same_arguments(plan, evaluator, workload, config)
+        for workload in (*plan.held_out, *plan.spec.edge_cases):
             for config in dict.fromkeys(config for _, config in configs):
-                if plan.space.violated(config, evaluator.names(one)) is None:
-                    evaluator.key(one, config)
+                if plan.space.violated(config, evaluator.names(workload)) is None:
+                    evaluator.key(workload, config)
         pending = [evaluator.start(*pair) for pair in configs]
     except InputError as error:
         raise RefusedError(_describe_error(error, folder)) from error
@@ -247,11 +247,11 @@ def find_varying_rows(
                 made = evaluator.ready(evaluator.start(size, config))
             if config in problems or not isinstance(made, Program):
                 continue
-            told = evaluator.device.bits(made)
-            bits = told.correctness.bits if told.correctness else ""
+            outcome = evaluator.device.bits(made)
+            bits = outcome.correctness.bits if outcome.correctness else ""
             first, known = seen.setdefault(spec.problem_of(size), (size, bits))
-            if told.status is not Status.CORRECT:
-                problems[config] = f"{told.status} with {config} on {size}: {told.reason}"
+            if outcome.status is not Status.CORRECT:
+                problems[config] = f"{outcome.status} with {config} on {size}: {outcome.reason}"
             elif known != bits:
                 reason = f"a row {BITS_DIFFER} on {size} than on {first}"
                 problems[config] = f"{Status.NOT_INVARIANT} with {config} on {size}: {reason}"
@@ -343,13 +343,13 @@ def find_mismatch(
 
 def _compile_errors(made: Sequence[Made]) -> Iterator[str]:
     """Yield one text for each different error; a config over a limit is the search's to reject."""
-    failed = [(one, outcome) for one, outcome in made if isinstance(outcome, Outcome)]
+    failed = [(pending, outcome) for pending, outcome in made if isinstance(outcome, Outcome)]
     over = [outcome for _, outcome in failed if outcome.status is Status.RESOURCE_LIMIT]
     reported = set()
-    for one, outcome in failed:
+    for pending, outcome in failed:
         if outcome.status is not Status.RESOURCE_LIMIT and outcome.reason not in reported:
             reported.add(outcome.reason)
-            yield f"{outcome.status} with {one.config} on {one.workload}: {outcome.reason}"
+            yield f"{outcome.status} with {pending.config} on {pending.workload}: {outcome.reason}"
     if len(over) == len(made):
         yield f"every config tried is over a limit: {over[0].reason}"
 
@@ -358,12 +358,12 @@ def _early_accesses(evaluator: Evaluator, made: Sequence[Made]) -> Iterator[str]
     """Yield what the first few configs touch before their wait, for which finals refuse them."""
     if "machine_code" not in evaluator.device.capabilities:
         return
-    for one, program in made[:VERIFIED_CONFIGS]:
+    for pending, program in made[:VERIFIED_CONFIGS]:
         if isinstance(program, Program):
             read = judge_waits(program, evaluator.spec.constants)
             if read is not None and read.status is Status.INCORRECT:
-                reason = evaluator.in_template(one.workload, one.config, read.reason)
-                yield f"{read.status} with {one.config} on {one.workload}: {reason}"
+                reason = evaluator.in_template(pending.workload, pending.config, read.reason)
+                yield f"{read.status} with {pending.config} on {pending.workload}: {reason}"
                 return
 
 

@@ -56,8 +56,8 @@ def command(context: click.Context, /, answer: Path, target: str | None, **value
         if place != answer:
             click.echo(f"{place.name}:")
         with ExitStack() as stack:
-            made = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
-            codes.add(_gate(plan, place, made / "answer", target, stack))
+            path = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
+            codes.add(_gate(plan, place, path / "answer", target, stack))
     for code in (RefusedError.exit_code, NOT_SHOWN):
         if code in codes:
             raise Exit(code)
@@ -104,14 +104,14 @@ def _compile(
     workload = next(w for w in made.tuned if not made.space.violated(default, evaluator.names(w)))
     profiling = Profiling(Profiler(device.info, timed=False), evaluators, timed=False)
     profiled = profiling.of(made, Trial("answer", workload, default, Status.CORRECT))
-    for one in profiled.launches if profiled else ():
+    for figures in profiled.launches if profiled else ():
         click.echo(
-            f"{one.kernel} with {default} on {workload.key}: {one.registers} registers, "
-            f"{one.shared_bytes} bytes of shared memory, {one.resident} blocks of {one.threads} "
-            f"threads a multiprocessor ({one.limiter})"
+            f"{figures.kernel} with {default} on {workload.key}: {figures.registers} registers, "
+            f"{figures.shared_bytes} bytes of shared memory, {figures.resident} blocks of "
+            f"{figures.threads} threads a multiprocessor ({figures.limiter})"
         )
-    found = profiled.findings if profiled else ()
-    for finding in (one for one in found if one.topic not in OF_WHAT_RUNS):
+    findings = profiled.findings if profiled else ()
+    for finding in (one for one in findings if one.topic not in OF_WHAT_RUNS):
         click.echo(f"{finding.topic}: {finding.text}")
     return made, configs
 

@@ -126,21 +126,29 @@ def memory_text(
     if not rounds:
         return "Nothing was tried before this round."
     alike: dict[tuple[object, ...], list[RoundRecord]] = {}
-    for one in sorted(rounds, key=lambda one: (-one.number, one.answer)):
-        why = one.problems[-1] if one.candidate is None and one.problems else ""
+    for round_record in sorted(
+        rounds, key=lambda round_record: (-round_record.number, round_record.answer)
+    ):
+        why = (
+            round_record.problems[-1]
+            if round_record.candidate is None and round_record.problems
+            else ""
+        )
         kind = _NUMBER.sub("#", one_line(why, 80))
-        alone = not one.failed or (one.timed and not one.problems)
-        alike.setdefault((one.label,) if alone else (one.base, kind), []).append(one)
+        alone = not round_record.failed or (round_record.timed and not round_record.problems)
+        alike.setdefault((round_record.label,) if alone else (round_record.base, kind), []).append(
+            round_record
+        )
     entries = list(alike.values())
     kept, cut = entries[:most], entries[most:]
     parts: list[str] = []
-    for base in dict.fromkeys(one[0].base for one in kept):
+    for base in dict.fromkeys(records[0].base for records in kept):
         own = [entry for entry in kept if entry[0].base == base]
         parts.append(
             "\n".join([f"Built on {base}:", *(_entry(entry, comparable) for entry in own)])
         )
     if cut:
-        rounds = [one for entry in cut for one in entry]
+        rounds = [round_record for entry in cut for round_record in entry]
         best = max((o.outcome.speedup or 0.0 for o in rounds if o.outcome), default=0.0)
         of_best = (
             f", the best of them {times(best)} as fast as the baseline"
@@ -159,8 +167,10 @@ def _entry(same: Sequence[RoundRecord], comparable: bool) -> str:
     lines = [one_line(f"- round {first.label}{outcome}: {tried}", LINE)]
     lines.append("  " + one_line(_result(first, comparable), LINE))
     if older:
-        numbers = ", ".join(one.label for one in older[:8])
-        what = [one.idea.change for one in older if one.idea and one.idea.change != tried]
+        numbers = ", ".join(record.label for record in older[:8])
+        what = [
+            record.idea.change for record in older if record.idea and record.idea.change != tried
+        ]
         also = f" (tried: {'; '.join(dict.fromkeys(what))})" if what else ""
         said = f"{len(older)} earlier rounds" if len(older) > 1 else "1 earlier round"
         lines.append("  " + one_line(f"{said} ended alike: {numbers}{also}", LINE))
@@ -169,20 +179,20 @@ def _entry(same: Sequence[RoundRecord], comparable: bool) -> str:
     return "\n".join(lines)
 
 
-def _result(one: RoundRecord, comparable: bool) -> str:
-    found = one.outcome
-    if one.candidate is not None and found is not None and found.speedup is not None:
-        over = f"{times(found.over_base)} as fast as its base, " if found.over_base else ""
-        refused = f"; {_answers(len(one.problems))} refused before" if one.problems else ""
+def _result(record: RoundRecord, comparable: bool) -> str:
+    outcome = record.outcome
+    if record.candidate is not None and outcome is not None and outcome.speedup is not None:
+        over = f"{times(outcome.over_base)} as fast as its base, " if outcome.over_base else ""
+        refused = f"; {_answers(len(record.problems))} refused before" if record.problems else ""
         if not comparable:
             return f"ran correctly{refused}"
-        return f"{over}{times(found.speedup)} as fast as the baseline{refused}"
-    if one.candidate is not None:
+        return f"{over}{times(outcome.speedup)} as fast as the baseline{refused}"
+    if record.candidate is not None:
         return "ran, and no config was correct"
-    if one.timed is not None and not one.problems:
-        return f"not searched: {describe_default(one.timed)}"
-    if one.problems:
-        return f"{_answers(len(one.problems))} refused, the last for: {one.problems[-1]}"
+    if record.timed is not None and not record.problems:
+        return f"not searched: {describe_default(record.timed)}"
+    if record.problems:
+        return f"{_answers(len(record.problems))} refused, the last for: {record.problems[-1]}"
     return "ended without an answer"
 
 
@@ -219,16 +229,17 @@ FOLDER = "rounds"
 
 def restore(plan: Plan, session: Session, candidates: Candidates) -> None:
     """Take up all candidates that earlier runs of a session accepted, as they were written then."""
-    for made in session.events(CandidateMade):
-        answers = session.events(AnswerAccepted, made.round)
+    for event in session.events(CandidateMade):
+        answers = session.events(AnswerAccepted, event.round)
         # The last: an earlier one was never a candidate.
-        kept = last([one for one in answers if one.attempt == made.attempt], made.answer)
+        kept = last([answer for answer in answers if answer.attempt == event.attempt], event.answer)
         if kept is None:
             raise SessionError(
-                f"candidate {made.name!r} has no answer that it was made of", path=session.directory
+                f"candidate {event.name!r} has no answer that it was made of",
+                path=session.directory,
             )
-        folder = attempt_folder(session, made.round, made.attempt, made.answer)
-        candidates.add(read_draft(AgentAnswer(kept.template, kept.space), plan, folder, made.name))
+        folder = attempt_folder(session, event.round, event.attempt, event.answer)
+        candidates.add(read_draft(AgentAnswer(kept.template, kept.space), plan, folder, event.name))
 
 
 def attempt_folder(session: Session, number: int, attempt: int, answer: str = "") -> Path:

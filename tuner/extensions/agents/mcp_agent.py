@@ -134,8 +134,8 @@ class Handoff:
         """
         with self._changed:
             call = ClientCall(name, arguments)
-            if (known := self._calls.get(call.key)) is not None:
-                return known
+            if (client_call := self._calls.get(call.key)) is not None:
+                return client_call
             self._require_question(f"`{name}` is a tool of a round, and no round is open now")
             self._calls[call.key] = call
             self._inbox.append(call)

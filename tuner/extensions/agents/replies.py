@@ -247,10 +247,12 @@ def check_plan(text: str) -> PlanModel:
         plan = PlanModel.model_validate(_plan_object(text))
     except ValidationError as error:
         raise ReplyError(f"the plan is not as asked: {_mistakes(error)}") from error
-    for number, one in enumerate(plan.expectations):
-        if one.metric not in KNOWN_METRICS:
+    for number, expectation in enumerate(plan.expectations):
+        if expectation.metric not in KNOWN_METRICS:
             known = ", ".join(KNOWN_METRICS)
-            raise ReplyError(f"`expectations[{number}].metric` is {one.metric!r}; known: {known}")
+            raise ReplyError(
+                f"`expectations[{number}].metric` is {expectation.metric!r}; known: {known}"
+            )
     return plan
 
 
@@ -262,7 +264,8 @@ def read_plan(text: str, briefing: Briefing) -> Idea:
         hypothesis=plan.hypothesis,
         change=plan.change,
         expectations=tuple(
-            Expectation(one.metric, one.factor, one.workload or "") for one in plan.expectations
+            Expectation(expectation.metric, expectation.factor, expectation.workload or "")
+            for expectation in plan.expectations
         ),
         reference=_member(plan.reference, "reference", briefing) if plan.reference else "",
         insist=plan.insist,

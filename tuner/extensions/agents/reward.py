@@ -54,7 +54,7 @@ class Effort(RunSettings):
     @property
     def settings(self) -> GivenSettings:
         """What the plan of a run takes of it."""
-        stated = {one.name: getattr(self, one.name) for one in settings_in(RunSettings)}
+        stated = {setting.name: getattr(self, setting.name) for setting in settings_in(RunSettings)}
         plain = RunSettings()
         own = {name: value for name, value in stated.items() if value != getattr(plain, name)}
         return {name: value for name, value in own.items() if name not in ("time_s", "rounds")}

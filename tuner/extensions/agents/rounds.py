@@ -105,8 +105,8 @@ class Rounds:
         try:
             for number in range(1, self._plan.config.rounds + 1):
                 if over(self._session, number):
-                    for made in self._session.events(CandidateMade, number):
-                        self._take_up(made, number)
+                    for event in self._session.events(CandidateMade, number):
+                        self._take_up(event, number)
                 elif not self._round(number):
                     break
         except AwaitedError:
@@ -159,15 +159,15 @@ class Rounds:
                 asked, attempts = [AskedAnswer(number, "", said, conversation)], REPAIRS + 1
             else:
                 asked, attempts = self._read_plans(number, base, said), 1
-            for one in asked:
-                if last(session.events(Planned, number), one.answer) is None:
-                    session.record_event(Planned(number, one.idea, answer=one.answer))
-            for one in asked:
-                if one.answer not in self._decided_answers(number):
-                    self._say(f"round {one.label}: on {one.idea.base}, {one.idea.change}")
-                    self._write_candidate(one, attempts)
+            for answer in asked:
+                if last(session.events(Planned, number), answer.answer) is None:
+                    session.record_event(Planned(number, answer.idea, answer=answer.answer))
+            for answer in asked:
+                if answer.answer not in self._decided_answers(number):
+                    self._say(f"round {answer.label}: on {answer.idea.base}, {answer.idea.change}")
+                    self._write_candidate(answer, attempts)
         made = session.events(CandidateMade, number)
-        ended = {one.answer for one in session.events(RoundEnded, number)}
+        ended = {round_ended.answer for round_ended in session.events(RoundEnded, number)}
         if left := [one for one in made if one.answer not in ended]:
             self._try_candidates(number, left, len(made))
         return True
@@ -176,7 +176,7 @@ class Rounds:
         """Name the answers of a round that became candidates or never will."""
         session = self._session
         kinds = (CandidateMade, RoundEnded, RoundRefused)
-        return {one.answer for kind in kinds for one in session.events(kind, number)}
+        return {event.answer for kind in kinds for event in session.events(kind, number)}
 
     def _read_plans(
         self, number: int, base: str | None, said: Mapping[str, Conversation]
@@ -279,7 +279,7 @@ class Rounds:
             plan = self._candidates.plan(one.name)
             planned = last(session.events(Planned, number), one.answer)
             assert planned is not None
-            if one.name not in {known.name for known in session.candidates()}:
+            if one.name not in {candidate.name for candidate in session.candidates()}:
                 # Only now: what comes before the session's last candidate counts as searched.
                 text, space = plan.template.text, read_text(plan.spec.path)
                 session.add_candidate(one.name, text, space, planned.idea.base)

@@ -138,9 +138,11 @@ def _tools(
     events: Iterable[Event], replies: Iterable[Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], ...] | None:
     offered = {name for reply in replies for name in reply["request"].get("tools", ())}
-    declared = [tool for one in events if isinstance(one, ToolsDeclared) for tool in one.tools]
+    declared = [
+        tool for event in events if isinstance(event, ToolsDeclared) for tool in event.tools
+    ]
     functions = [asdict(tool) for tool in declared if tool.name in offered]
-    return tuple({"type": "function", "function": one} for one in functions) or None
+    return tuple({"type": "function", "function": function} for function in functions) or None
 
 
 def _assistant(content: str, **more: Any) -> Message:
@@ -282,8 +284,8 @@ def _result(session: Session, record: RoundRecord, conversation: ChatConversatio
 def export_trajectories(directory: Path, path: Path, form: str) -> Iterator[tuple[str, bool]]:
     """Write the rows, and say what was written and what was left out: texts, the latter notes."""
     (chosen,) = (one for one in FORMATS if one == form)
-    made = write_trajectories(directory, path, chosen)
-    count = len(made.rows)
+    trajectories = write_trajectories(directory, path, chosen)
+    count = len(trajectories.rows)
     yield f"{path} ({count} round{'s' * (count != 1)})", False
-    if made.left_out:
-        yield f"left out: {explain_left_out(made.left_out)}", True
+    if trajectories.left_out:
+        yield f"left out: {explain_left_out(trajectories.left_out)}", True

@@ -119,11 +119,11 @@ def makes_sense(space: DeclaredSpace, name: str, value: int) -> bool:
     choices = {p.name: p.values for p in space.choices.parameters} | {name: (value,)}
     sizes = space.model.workloads.tuned
     defined = {one.name: one.expression for one in space.choices.derived}
-    asked = [one for one in space.choices.conditions if name in one.names]
+    asked = [condition for condition in space.choices.conditions if name in condition.names]
     for launch in space.model.launch:
         threads = " * ".join(f"({extent})" for extent in launch.block)
         asked.append(Expression.parse(f"0 < {threads} <= {MAX_THREADS}").define(defined))
-    return all(_can_hold(one, choices, sizes) for one in asked)
+    return all(_can_hold(expression, choices, sizes) for expression in asked)
 
 
 def _can_hold(
@@ -217,15 +217,15 @@ class WideningConversation(Conversation):
         base = self._base()
         space = DeclaredSpace.of(base.space)
         tried = [DeclaredSpace.of(member.space) for member in self._relatives(base)]
-        found: dict[tuple[str, int], Widening] = {}
+        widenings: dict[tuple[str, int], Widening] = {}
         for finding in self._briefing.findings:
             widening = _widening(space, finding) if finding.topic == TOPIC else None
             if widening is None:
                 continue
             others = (space.parameter(widening.parameter) for space in tried)
             if not any(other and widening.value in other.values for other in others):
-                found.setdefault((widening.parameter, widening.value), widening)
-        return tuple(found.values())
+                widenings.setdefault((widening.parameter, widening.value), widening)
+        return tuple(widenings.values())
 
     def _relatives(self, base: BriefedCandidate) -> Iterator[BriefedCandidate]:
         # What an ancestor had and a descendant dropped is known, and so is what was added to the

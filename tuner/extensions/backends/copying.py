@@ -282,11 +282,13 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
         """
         runtime, code = self._runtime, self._load(program)
         chosen = secrets.SystemRandom().sample(self._copies, calls)
-        made = self._sampled.setdefault(-1 if index is None else index, SampledCalls(self._patch))
-        planned, fill = made.plan() if index is not None else None, fill_byte()
+        sampled_calls = self._sampled.setdefault(
+            -1 if index is None else index, SampledCalls(self._patch)
+        )
+        planned, fill = sampled_calls.plan() if index is not None else None, fill_byte()
         judged = secrets.choice(chosen) if planned else None
         for copy in chosen:
-            variant = planned.variant if planned and copy is judged else made.draw()
+            variant = planned.variant if planned and copy is judged else sampled_calls.draw()
             self._prepare(copy, variant, fill)
         runtime.spoil()
         runtime.wait()
@@ -310,8 +312,8 @@ class CopyingWorker(Generic[_Place, _Code, _Arguments]):
                 runtime.copy(copy.place, image, 0, layout.total_bytes)
             for slot in layout.with_role("inout"):
                 runtime.copy(copy.place, image, slot.offset, slot.size_bytes)
-            for one, values in ((before, before.before), (change, change.after)):
-                for offset, byte in zip(one.offsets, values, strict=True):
+            for input_change, values in ((before, before.before), (change, change.after)):
+                for offset, byte in zip(input_change.offsets, values, strict=True):
                     runtime.fill(copy.place, byte, offset, 1)
         for slots, byte in ((layout.spoiled, fill), (layout.zeroed, 0)):
             for slot in slots:

@@ -125,8 +125,8 @@ def tune_arrays(
         trials = asked.trials or min(DEFAULT_BUDGET, pool.estimated_size)
         budget = Budget(trials, asked.time_s)
         tried = []
-        for one in tuning.run(asked.searcher, budget, asked.seed, default):
-            tried.append(one)
+        for config in tuning.run(asked.searcher, budget, asked.seed, default):
+            tried.append(config)
             if tried[0].time_us is None:
                 first = tried[0].measured
                 raise KernelError(
@@ -159,7 +159,7 @@ def _time_of(tried: TriedConfig) -> float:
 
 
 def _only_kernel(source: str) -> str:
-    names = [one.name for one in parse_source(source, Path("source")).kernels]
+    names = [kernel.name for kernel in parse_source(source, Path("source")).kernels]
     if len(names) == 1:
         return names[0]
     raise InputError(

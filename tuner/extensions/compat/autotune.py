@@ -224,8 +224,8 @@ class _Trials:
     def is_right(self, config: Any) -> bool:
         if not self._runs(config):
             return False
-        found = [_to_host(one) for one in self._call.arrays.values()]
-        dtypes = [_dtype_of(one) for one in self._call.arrays.values()]
+        found = [_to_host(array) for array in self._call.arrays.values()]
+        dtypes = [_dtype_of(array) for array in self._call.arrays.values()]
         judge = Judge([*self._expected.values()], is_answer=False, dtypes=dtypes)
         self.reason = judge.fault(found)
         if self.reason:

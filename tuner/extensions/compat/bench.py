@@ -180,7 +180,9 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
 
     @property
     def written(self) -> tuple[int, ...]:
-        return tuple(k for k, one in enumerate(self._spec_opened.arguments) if one.role == "inout")
+        return tuple(
+            k for k, argument in enumerate(self._spec_opened.arguments) if argument.role == "inout"
+        )
 
     def compile(self, instance: ConfiguredKernel) -> Future[CompileResult]:
         """Begin to compile; returns at once."""
@@ -205,7 +207,9 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         for path in (self._folder / "outputs").iterdir():
             path.unlink()
         outcome: Outcome = self._device.run(self._program(instance, result))
-        places = {one.name: place for place, one in enumerate(self._spec_opened.arguments)}
+        places = {
+            argument.name: place for place, argument in enumerate(self._spec_opened.arguments)
+        }
         calls: dict[str, list[Any]] = {}
         for path in sorted((self._folder / "outputs").iterdir()):
             number, name, _ = path.name.split(".")
@@ -225,7 +229,9 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         self, instances: Sequence[ConfiguredKernel], rounds: int
     ) -> Sequence[tuple[float, ...]]:
         """Time instances that were right in turns: a row (us) a round, in their order."""
-        programs = [self._program(one, self.compile(one).result()) for one in instances]
+        programs = [
+            self._program(instance, self.compile(instance).result()) for instance in instances
+        ]
         return self._device.compare(programs, rounds=rounds).times_us
 
     def _program(self, instance: ConfiguredKernel, result: CompileResult) -> Program:
@@ -276,8 +282,8 @@ class ArrayBench(AbstractContextManager["ArrayBench"]):
         """Find which parameters point to const, as far as the source shows it."""
         if self.settings.language is OPENCL:
             declared = rf"\bvoid\s+{re.escape(self.settings.kernel)}\s*\(([^)]*)\)"
-            found = re.search(declared, self.source)
-            taken = found[1].split(",") if found else []
+            match = re.search(declared, self.source)
+            taken = match[1].split(",") if match else []
             return frozenset(k for k, text in enumerate(taken) if _OPENCL_CONST.search(text))
         try:
             read = parse_source(self.source, Path(self.settings.kernel))
@@ -316,9 +322,9 @@ def _argument(name: str, values: Any, *, constant: bool) -> Argument:
 
 def language_named(name: str | None, source: str) -> Language:
     """Tell a kernel's language by Kernel Tuner's name for it, or by its qualifiers."""
-    known = {"CUDA": CUDA, "CUPY": CUDA, "NVCUDA": CUDA, "OPENCL": OPENCL, "HIP": HIP}
-    if name is not None and name.upper() in known:
-        return known[name.upper()]
+    languages = {"CUDA": CUDA, "CUPY": CUDA, "NVCUDA": CUDA, "OPENCL": OPENCL, "HIP": HIP}
+    if name is not None and name.upper() in languages:
+        return languages[name.upper()]
     if name is None and re.search(r"\b__kernel\b|\bkernel\s+void\b", source):
         return OPENCL
     if name is None and "__global__" in source:

@@ -121,13 +121,13 @@ def tune_kernel(
             tuning.recall = kept.find
         searcher, budget = _search(strategy, strategy_options or {}, pool)
         tried, rows = [], []
-        for one in tuning.run(searcher, budget, seed or 0):
-            tried.append(one)
-            if one.time_us is not None:
-                row = _row(one, metrics or {})
+        for config in tuning.run(searcher, budget, seed or 0):
+            tried.append(config)
+            if config.time_us is not None:
+                row = _row(config, metrics or {})
                 rows.append(row)
-                if kept is not None and one.known is None:
-                    kept.keep(one.config, row)
+                if kept is not None and config.known is None:
+                    kept.keep(config.config, row)
         say_failures(tried)
     env: dict[str, Any] = {"device_name": info.name, **info.environment, "iterations": iterations}
     env["failures"] = [

@@ -94,7 +94,7 @@ class SourceKernel:
         # An instance of a template may name parameters: `add<float, block_size_x>`.
         function, opening, words = self.name.partition("<")
         words = re.sub(
-            r"\b[A-Za-z_]\w*", lambda one: _macro(config.get(one[0], one[0]), config), words
+            r"\b[A-Za-z_]\w*", lambda match: _macro(config.get(match[0], match[0]), config), words
         )
         name = f"{function}{opening}{words}"
         return ConfiguredKernel(config, f"{head}#line 1\n{text}", Launch(name, grid, block, shared))
@@ -119,7 +119,7 @@ def _sizes(given: Any, config: Config) -> list[Any]:
     sizes = given(dict(config)) if callable(given) else given
     if isinstance(sizes, str) or not isinstance(sizes, Sequence | np.ndarray):
         sizes = (sizes,)
-    return [evaluate(one, config) for one in sizes]
+    return [evaluate(size, config) for size in sizes]
 
 
 def _three(sizes: Iterable[Any]) -> tuple[Any, Any, Any]:
@@ -137,9 +137,9 @@ def _macro(value: Any, config: Config) -> str:
 def write_constant(source: str, name: str, values: Any) -> str:
     """Give a symbol in constant memory its values where it is declared."""
     declared = re.compile(rf"(__constant__[^;=(){{}}]*\b{re.escape(name)}\b\s*(?:\[[^;=]*\])?)\s*;")
-    found = declared.search(source)
+    match = declared.search(source)
     numbers = np.asarray(values).reshape(-1)
-    if found is None:
+    if match is None:
         raise InputError(
             f"cmem_args names {name!r}, which the source declares nowhere as __constant__",
             remedy=f"declare it, as in `__constant__ float {name}[{numbers.size}];`",
@@ -150,9 +150,9 @@ def write_constant(source: str, name: str, values: Any) -> str:
             remedy=f"constant memory has {MOST_CONSTANTS}: pass it as an argument",
         )
     text = ", ".join(repr(number.item()) for number in numbers)
-    text = text if found[1].rstrip().endswith("]") and numbers.size else text.partition(",")[0]
-    opening, closing = ("{", "}") if found[1].rstrip().endswith("]") else ("", "")
-    return declared.sub(lambda one: f"{one[1]} = {opening}{text}{closing};", source, count=1)
+    text = text if match[1].rstrip().endswith("]") and numbers.size else text.partition(",")[0]
+    opening, closing = ("{", "}") if match[1].rstrip().endswith("]") else ("", "")
+    return declared.sub(lambda match: f"{match[1]} = {opening}{text}{closing};", source, count=1)
 
 
 def read_source(source: Any) -> tuple[Text, tuple[Path, ...]]:
@@ -167,7 +167,7 @@ def read_source(source: Any) -> tuple[Text, tuple[Path, ...]]:
     is_file = isinstance(first, Path) or not re.search(r"[\n{}]", str(first))
     if not is_file:
         return str(first), ()
-    paths = [Path(one) for one in files]
+    paths = [Path(file) for file in files]
     folders = tuple(dict.fromkeys(path.resolve().parent for path in paths))
     return read_text(paths[0]), folders
 
@@ -177,30 +177,30 @@ def list_configs(
 ) -> tuple[SearchSpace, Pool]:
     """List the configs that keep to Kernel Tuner's `restrictions`, in the parameters' order."""
     texts, functions = [], []
-    for one in listed_restrictions(restrictions):
-        if isinstance(one, str):
-            texts.append(Expression.parse(one))
-        elif callable(one) and not hasattr(one, "preProcess"):
-            functions.append(one)
+    for restriction in listed_restrictions(restrictions):
+        if isinstance(restriction, str):
+            texts.append(Expression.parse(restriction))
+        elif callable(restriction) and not hasattr(restriction, "preProcess"):
+            functions.append(restriction)
         else:
             raise InputError(
-                f"the restriction {one!r} is neither a text nor a function",
+                f"the restriction {restriction!r} is neither a text nor a function",
                 remedy='write it as an expression, "block_size_x * 4 <= 1024", or as a function',
             )
     listed = tuple(
         Parameter(name, tuple(dict.fromkeys(map(_plain, values))))
         for name, values in parameters.items()
     )
-    if empty := [one.name for one in listed if not one.values]:
+    if empty := [parameter.name for parameter in listed if not parameter.values]:
         raise InputError(f"the parameter {empty[0]!r} has no values", remedy="list one or more")
-    known = {one.name for one in listed}
+    known = {parameter.name for parameter in listed}
     for text in texts:
         text.require(known)
     space = SearchSpace(listed, constraints=tuple(texts))
     pool = valid_configs(space, {})
     if functions:
         require_listed(pool)
-        kept = [one for one in pool if all(function(dict(one)) for function in functions)]
+        kept = [config for config in pool if all(function(dict(config)) for function in functions)]
         pool = Pool.of(listed, kept)
     if not len(pool):
         raise InputError("no config keeps to the restrictions", remedy="loosen them")

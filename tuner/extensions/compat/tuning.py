@@ -177,9 +177,9 @@ class Tuning:
                     )
                 else:
                     measured = self._judge_outputs(self.bench.measure(instance, pending))
-                made = TriedConfig(config, measured, ask_s / len(batch), known)
-                tell(made)
-                yield made
+                tried_config = TriedConfig(config, measured, ask_s / len(batch), known)
+                tell(tried_config)
+                yield tried_config
 
     def _judge_outputs(self, measured: MeasuredConfig) -> MeasuredConfig:
         if measured.status is not Status.CORRECT:
@@ -211,10 +211,12 @@ class Tuning:
         seeds = () if first is None else (first,)
         chosen = make_searcher(searcher, self.pool, self.space, seed=seed, budget=most, seeds=seeds)
 
-        def tell(made: TriedConfig) -> None:
-            of = made.measured
+        def tell(config: TriedConfig) -> None:
+            of = config.measured
             chosen.tell(
-                Trial(INITIAL, CALL, made.config, of.status, of.reason, measurement=of.measurement)
+                Trial(
+                    INITIAL, CALL, config.config, of.status, of.reason, measurement=of.measurement
+                )
             )
 
         tried = 0
@@ -246,9 +248,9 @@ def choose_fastest(rounds: Sequence[Sequence[float]]) -> tuple[int, list[float]]
 def say_failures(tried: Sequence[TriedConfig]) -> None:
     """Warn of configs that gave no time, with one reason for each kind."""
     failed = [trial for trial in tried if trial.time_us is None]
-    kinds = dict.fromkeys(one.measured.status for one in failed)
+    kinds = dict.fromkeys(config.measured.status for config in failed)
     for status in kinds:
-        of = [one for one in failed if one.measured.status is status]
+        of = [config for config in failed if config.measured.status is status]
         LOG.warning(
             "%d of %d configs: %s; %s: %s",
             *(len(of), len(tried), status, of[0].config, of[0].measured.reason[:500]),

@@ -130,8 +130,8 @@ def _language(request: CompileRequest) -> list[str]:
         family = f"-D__GFX{name.removeprefix('gfx')[:-2]}__=1"
         architecture = [*_HIP, f"-D__{name}__=1", family, f"-D__AMDGCN_WAVEFRONT_SIZE={lanes}"]
     else:
-        found = _ARCHITECTURE.match(request.architecture)
-        architecture = [*_CUDA, *([f"-D__CUDA_ARCH__={int(found[1]) * 10}"] if found else [])]
+        match = _ARCHITECTURE.match(request.architecture)
+        architecture = [*_CUDA, *([f"-D__CUDA_ARCH__={int(match[1]) * 10}"] if match else [])]
     architecture += _widths(request.architecture)
     own = [option for option in request.options if _SHARED_OPTION.fullmatch(option)]
     return [*_LANGUAGE, *architecture, _standard(request), *own]

@@ -118,15 +118,15 @@ class Probe:
         self._memory.close()
 
     def _beyond(self, error: HostRunError, program: Program) -> BeyondError | None:
-        found, line = _BEYOND.search(error.message), _LINE.search(error.message)
+        match, line = _BEYOND.search(error.message), _LINE.search(error.message)
         at = int(line[1]) if line else None
-        if found is None:
+        if match is None:
             is_access = "outside" in error.message or "SEGV" in error.message
             return BeyondError(error.message, None, 0, at) if is_access else None
-        launch = program.launches[int(found[3] or 1) - 1]
-        arguments = self._spec.taken(launch) if found[3] else self._spec.arguments
-        argument = arguments[int(found[2]) - 1]
-        return BeyondError(error.message, argument.name, int(found[1]), at)
+        launch = program.launches[int(match[3] or 1) - 1]
+        arguments = self._spec.taken(launch) if match[3] else self._spec.arguments
+        argument = arguments[int(match[2]) - 1]
+        return BeyondError(error.message, argument.name, int(match[1]), at)
 
 
 def _pages(size: int) -> int:

@@ -60,9 +60,9 @@ def prove(
         ends_s = time.perf_counter() + alone_s
         seen: list[Proof] = []
         for workload in spec.workloads:
-            again = any(not (one.open_because or one.mistakes) for one in seen)
+            again = any(not (proof.open_because or proof.mistakes) for proof in seen)
             seen.append(run(workload, sizes_only=again, alone=True, ends_s=ends_s))
-            right = [one for one in seen if not (one.open_because or one.mistakes)]
+            right = [proof for proof in seen if not (proof.open_because or proof.mistakes)]
             if seen[-1].late or len(right) == 2:
                 break
         return tuple(seen)
@@ -101,8 +101,10 @@ def _without_shown(proof: Proof, other: Proof) -> Proof:
     """
     shown = {finding.argument for finding in other.findings if not finding.mistake}
     findings = (
-        replace(one, mistake=False, idle=False) if one.idle and one.argument in shown else one
-        for one in proof.findings
+        replace(proof_finding, mistake=False, idle=False)
+        if proof_finding.idle and proof_finding.argument in shown
+        else proof_finding
+        for proof_finding in proof.findings
     )
     return replace(proof, findings=tuple(findings))
 
@@ -248,30 +250,30 @@ class _Observer:
 
         What the reference says counts where roles and shapes are right: it may be wrong by those.
         """
-        found: list[ProofFinding] = []
+        findings: list[ProofFinding] = []
         wrong: list[ProofFinding] = []
         why, late = "", False
         first = self.probe.draw(_SEEDS[0])
         second = self.probe.redraw(first, _SEEDS[1])
         try:
-            found += self.too_small(first)
+            findings += self.too_small(first)
             # What lies beyond an array may be another's: first that has to be right.
-            if not found:
+            if not findings:
                 wrong += [] if self.alone else self.compare(NORMAL, self.base)
                 for argument in self.arrays():
-                    found.append(self.judge_array(argument, first, second))
-                mistaken = any(one.mistake for one in wrong + found)
+                    findings.append(self.judge_array(argument, first, second))
+                mistaken = any(finding.mistake for finding in wrong + findings)
                 if not (self.sizes_only or self.alone or self.failed or mistaken):
-                    found += self.judge_kinds(first)
+                    findings += self.judge_kinds(first)
         except _OutOfTimeError:
             why, late = f"all of it in {BUDGET_S:g} s", True
         except HostRunError as error:
             why, late = f"the baseline {error.message}", error.code is LaunchEnd.TIMEOUT
-        if not any(one.mistake for one in found):
-            found = wrong + found
+        if not any(finding.mistake for finding in findings):
+            findings = wrong + findings
             if self.failed is not None and not wrong:
                 raise self.failed
-        return Proof(self.workload, tuple(found), why, tuple(self.compared), late=late)
+        return Proof(self.workload, tuple(findings), why, tuple(self.compared), late=late)
 
     def compare(self, kind: str, left: Contents) -> list[ProofFinding]:
         """Say where the reference differs from what a run left of this kind of input."""
@@ -307,7 +309,7 @@ class _Observer:
                 continue
             differing = self.compare(kind, ran[-1][1])
             yield from differing
-            if any(one.mistake for one in differing):
+            if any(finding.mistake for finding in differing):
                 return
         for argument in self.outputs():
             if (told := self.untold(argument, ran)) and not argument.idle:

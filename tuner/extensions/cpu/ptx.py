@@ -73,26 +73,29 @@ def statement(template: str, outputs: Sequence[AsmOperand], inputs: Sequence[Asm
     body = _PtxReader(template, len(outputs) + len(inputs)).read()
     if not body:
         return "(void)0"
-    taken = [_bind_operand(i, one, len(outputs)) for i, one in enumerate([*outputs, *inputs])]
+    taken = [
+        _bind_operand(i, operand, len(outputs)) for i, operand in enumerate([*outputs, *inputs])
+    ]
     given = [
-        f"::on_host_ptx::give({one.expression}, on_host_{i});" for i, one in enumerate(outputs)
+        f"::on_host_ptx::give({operand.expression}, on_host_{i});"
+        for i, operand in enumerate(outputs)
     ]
     return f"do {{ {' '.join([*taken, body, *given])} }} while (0)"
 
 
-def _bind_operand(index: int, one: AsmOperand, outputs: int) -> str:
-    match = _CONSTRAINT.fullmatch(one.constraint)
+def _bind_operand(index: int, operand: AsmOperand, outputs: int) -> str:
+    match = _CONSTRAINT.fullmatch(operand.constraint)
     if match is None:
-        raise UnknownInstructionError(f'an operand "{one.constraint}"')
+        raise UnknownInstructionError(f'an operand "{operand.constraint}"')
     letter, name = match["letter"], f"on_host_{index}"
     if letter.isdigit():  # the register of that output, set before
         if int(letter) >= outputs:
-            raise UnknownInstructionError(f'an operand "{one.constraint}"')
+            raise UnknownInstructionError(f'an operand "{operand.constraint}"')
         same = f"auto& {name} = on_host_{letter};"
-        return f"{same} ::on_host_ptx::give({name}, {one.expression});"
+        return f"{same} ::on_host_ptx::give({name}, {operand.expression});"
     if match["out"] == "=":
         return f"::on_host_ptx::{_LETTER_TYPES[letter]} {name} = {{}};"
-    return f"auto {name} = ::on_host_ptx::taken<'{letter}'>({one.expression});"
+    return f"auto {name} = ::on_host_ptx::taken<'{letter}'>({operand.expression});"
 
 
 class _PtxReader:
@@ -106,7 +109,7 @@ class _PtxReader:
 
     @staticmethod
     def _split_tokens(template: str) -> list[_Token]:
-        found: list[_Token] = []
+        tokens: list[_Token] = []
         at = 0
         while at < len(template):
             match = _TOKEN.match(template, at)
@@ -116,9 +119,9 @@ class _PtxReader:
                     " ".join(template[start:].partition(";")[0].split())[:60]
                 )
             if match.lastgroup != "blank":
-                found.append(_Token(match.lastgroup, match[match.lastgroup], at))
+                tokens.append(_Token(match.lastgroup, match[match.lastgroup], at))
             at = match.end()
-        return found
+        return tokens
 
     def read(self) -> str:
         scope = self._scope(until="")
@@ -221,12 +224,12 @@ class _PtxReader:
         return operand.text
 
     def _list(self, ends: tuple[str, ...]) -> list[Operand]:
-        found = [self._operand()]
+        operands = [self._operand()]
         while self._taken_if(","):
-            found.append(self._operand())
+            operands.append(self._operand())
         if self._peek() not in (*ends, ""):
             raise UnknownInstructionError(self._peek())
-        return found
+        return operands
 
     def _operand(self) -> Operand:
         if self._taken_if("{"):
@@ -242,12 +245,12 @@ class _PtxReader:
         self._at += 1
         if token.kind == "number":
             return Operand("number", sign + token.text)
-        one = self._parse_operand(token)
+        operand = self._parse_operand(token)
         if sign:
             raise UnknownInstructionError(token.text)
         if self._taken_if("|"):
-            return Operand("pair", parts=(one, self._operand()))
-        return one
+            return Operand("pair", parts=(operand, self._operand()))
+        return operand
 
     def _parse_operand(self, token: _Token) -> Operand:
         if token.kind == "operand":
@@ -272,10 +275,10 @@ class _PtxReader:
             if self._taken_if(","):
                 coordinates = (self._operand(),)
                 continue
-            one = self._operand()
-            if one.kind not in ("register", "number"):
+            operand = self._operand()
+            if operand.kind not in ("register", "number"):
                 raise UnknownInstructionError("[ ]")
-            terms.append(f"{sign} static_cast<::on_host_ptx::u64>({one.text})")
+            terms.append(f"{sign} static_cast<::on_host_ptx::u64>({operand.text})")
             sign = "-" if self._taken_if("-") else "+"
             self._taken_if("+")
         if not terms:
@@ -291,11 +294,11 @@ def _label(name: str) -> str:
     return f"on_host_l_{name.lstrip('%$')}"
 
 
-def _in_cpp(one: PtxInstruction) -> str:
-    handler = _HANDLERS.get(one.base)
+def _in_cpp(instruction: PtxInstruction) -> str:
+    handler = _HANDLERS.get(instruction.base)
     if handler is None:
-        raise UnknownInstructionError(one.base)
+        raise UnknownInstructionError(instruction.base)
     try:
-        return handler(one)
+        return handler(instruction)
     except (KeyError, IndexError, ValueError):
-        raise UnknownInstructionError(one.base) from None
+        raise UnknownInstructionError(instruction.base) from None

@@ -28,7 +28,7 @@ class PtxInstruction:
     operands: tuple[Operand, ...]
 
     def has(self, *modifiers: str) -> bool:
-        return any(one in self.modifiers for one in modifiers)
+        return any(modifier in self.modifiers for modifier in modifiers)
 
 
 INTEGERS = frozenset({"u16", "s16", "u32", "s32", "u64", "s64"})
@@ -46,9 +46,9 @@ _HOW = {
 
 
 def how(modifiers: tuple[str, ...]) -> int:
-    if unknown := [one for one in modifiers if one not in _HOW]:
+    if unknown := [modifier for modifier in modifiers if modifier not in _HOW]:
         raise UnknownInstructionError(unknown[0])
-    return sum(_HOW[one] for one in set(modifiers))
+    return sum(_HOW[modifier] for modifier in set(modifiers))
 
 
 def cpp_type(name: str, known: frozenset[str] = TYPES) -> str:
@@ -85,9 +85,9 @@ def write_operand(operand: Operand, value: str) -> str:
     return f"::on_host_ptx::put({operand.text}, {value});"
 
 
-def exactly(one: PtxInstruction, *counts: int) -> None:
-    if len(one.operands) not in counts:
-        raise UnknownInstructionError(one.base)
+def exactly(instruction: PtxInstruction, *counts: int) -> None:
+    if len(instruction.operands) not in counts:
+        raise UnknownInstructionError(instruction.base)
 
 
 # Operations on numbers: the struct of ptx.h, how many operands it reads, and their types.
@@ -121,33 +121,35 @@ _ARITHMETIC: dict[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
 }
 
 
-def _arithmetic(one: PtxInstruction) -> str:
-    name, counts, types = _ARITHMETIC[one.base]
-    *modifiers, kind = one.modifiers
+def _arithmetic(instruction: PtxInstruction) -> str:
+    name, counts, types = _ARITHMETIC[instruction.base]
+    *modifiers, kind = instruction.modifiers
     cpp_type(kind, types)
-    if one.base == "mul" and kind in INTEGERS and one.has("hi", "wide"):
-        name, modifiers = ("MulHi" if one.has("hi") else "MulWide"), modifiers[1:]
-    exactly(one, *(count + 1 for count in counts))
-    sources = ", ".join(read(operand, kind) for operand in one.operands[1:])
+    if instruction.base == "mul" and kind in INTEGERS and instruction.has("hi", "wide"):
+        name, modifiers = ("MulHi" if instruction.has("hi") else "MulWide"), modifiers[1:]
+    exactly(instruction, *(count + 1 for count in counts))
+    sources = ", ".join(read(operand, kind) for operand in instruction.operands[1:])
     value = f"::on_host_ptx::apply<::on_host_ptx::{name}, {how(tuple(modifiers))}>({sources})"
-    return write_operand(one.operands[0], value)
+    return write_operand(instruction.operands[0], value)
 
 
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
-def _mad(one: PtxInstruction) -> str:
-    part, kind = one.modifiers[0], one.modifiers[-1]
+def _mad(instruction: PtxInstruction) -> str:
+    part, kind = instruction.modifiers[0], instruction.modifiers[-1]
     if kind in FLOATS:
-        return _arithmetic(PtxInstruction("fma", one.modifiers, one.operands))
-    exactly(one, 4)
+        return _arithmetic(PtxInstruction("fma", instruction.modifiers, instruction.operands))
+    exactly(instruction, 4)
     name = {"lo": "Mul", "hi": "MulHi", "wide": "MulWide"}[one_of(part, "lo", "hi", "wide")]
-    if len(one.modifiers) != 2:
-        raise UnknownInstructionError(one.base)
-    sources = ", ".join(read(operand, of_types(kind, INTEGERS)) for operand in one.operands[1:3])
-    added = read(one.operands[3], _WIDER.get(kind, "") if part == "wide" else kind)
+    if len(instruction.modifiers) != 2:
+        raise UnknownInstructionError(instruction.base)
+    sources = ", ".join(
+        read(operand, of_types(kind, INTEGERS)) for operand in instruction.operands[1:3]
+    )
+    added = read(instruction.operands[3], _WIDER.get(kind, "") if part == "wide" else kind)
     product = f"::on_host_ptx::apply<::on_host_ptx::{name}, 0>({sources})"
-    return write_operand(one.operands[0], f"::on_host_ptx::plus({product}, {added})")
+    return write_operand(instruction.operands[0], f"::on_host_ptx::plus({product}, {added})")
 
 
 def of_types(kind: str, known: frozenset[str]) -> str:
@@ -183,24 +185,24 @@ _CALLS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def _call(one: PtxInstruction) -> str:
-    kind = one.modifiers[-1]
-    types, name, sources = _CALLS[".".join((one.base, *one.modifiers[:-1]))]
+def _call(instruction: PtxInstruction) -> str:
+    kind = instruction.modifiers[-1]
+    types, name, sources = _CALLS[".".join((instruction.base, *instruction.modifiers[:-1]))]
     cpp_type(kind, frozenset(types.split()))
-    exactly(one, len(sources.split()) + 1)
+    exactly(instruction, len(sources.split()) + 1)
     values = [
         read(operand, kind if source == "T" else source)
-        for operand, source in zip(one.operands[1:], sources.split(), strict=True)
+        for operand, source in zip(instruction.operands[1:], sources.split(), strict=True)
     ]
-    return write_operand(one.operands[0], f"::on_host_ptx::{name}({', '.join(values)})")
+    return write_operand(instruction.operands[0], f"::on_host_ptx::{name}({', '.join(values)})")
 
 
-def _dp4a(one: PtxInstruction) -> str:
-    exactly(one, 4)
-    a, b = (of_types(kind, frozenset({"u32", "s32"})) for kind in one.modifiers)
-    values = ", ".join(read(operand, "u32") for operand in one.operands[1:])
+def _dp4a(instruction: PtxInstruction) -> str:
+    exactly(instruction, 4)
+    a, b = (of_types(kind, frozenset({"u32", "s32"})) for kind in instruction.modifiers)
+    values = ", ".join(read(operand, "u32") for operand in instruction.operands[1:])
     types = f"{cpp_type(a)}, {cpp_type(b)}"
-    return write_operand(one.operands[0], f"::on_host_ptx::dp4a<{types}>({values})")
+    return write_operand(instruction.operands[0], f"::on_host_ptx::dp4a<{types}>({values})")
 
 
 _COMPARISONS = {
@@ -210,44 +212,46 @@ _COMPARISONS = {
 }
 
 
-def _setp(one: PtxInstruction) -> str:
-    compare, *between, kind = one.modifiers
-    exactly(one, 3, 4)
+def _setp(instruction: PtxInstruction) -> str:
+    compare, *between, kind = instruction.modifiers
+    exactly(instruction, 3, 4)
     joined = [name for name in between if name in ("and", "or", "xor")]
     flags = how(tuple(name for name in between if name not in joined))
     unsigned = kind.replace("s", "u") if compare in ("lo", "ls", "hi", "hs") else kind
     cpp_type(unsigned, (INTEGERS | BITS | FLOATS) - {"f16x2", "bf16x2", "f32x2"})
-    if len(joined) != len(one.operands) - 3:
-        raise UnknownInstructionError(one.base)
-    values = ", ".join(read(operand, unsigned) for operand in one.operands[1:3])
+    if len(joined) != len(instruction.operands) - 3:
+        raise UnknownInstructionError(instruction.base)
+    values = ", ".join(read(operand, unsigned) for operand in instruction.operands[1:3])
     holds = f"::on_host_ptx::setp<::on_host_ptx::{_COMPARISONS[compare]}, {flags}>({values})"
-    first = one.operands[0]
+    first = instruction.operands[0]
     both = first.parts if first.kind == "pair" else (first,)
     lines = ["const bool on_host_holds = " + holds + ";"]
     for target, value in zip(both, ("on_host_holds", "!on_host_holds"), strict=False):
         if joined:
             sign = {"and": "&", "or": "|", "xor": "^"}[joined[0]]
-            value = f"({value} {sign} bool({read(one.operands[3], 'pred')}))"  # noqa: PLW2901
+            value = f"({value} {sign} bool({read(instruction.operands[3], 'pred')}))"  # noqa: PLW2901
         lines.append(write_operand(target, value))
     return " ".join(lines)
 
 
-def _selp(one: PtxInstruction) -> str:
-    exactly(one, 4)
-    kind = of_types(one.modifiers[-1], INTEGERS | BITS | {"f32", "f64"})
-    first, second = (read(operand, kind) for operand in one.operands[1:3])
-    return write_operand(one.operands[0], f"{read(one.operands[3], 'pred')} ? {first} : {second}")
+def _selp(instruction: PtxInstruction) -> str:
+    exactly(instruction, 4)
+    kind = of_types(instruction.modifiers[-1], INTEGERS | BITS | {"f32", "f64"})
+    first, second = (read(operand, kind) for operand in instruction.operands[1:3])
+    return write_operand(
+        instruction.operands[0], f"{read(instruction.operands[3], 'pred')} ? {first} : {second}"
+    )
 
 
 _BYTES_OF = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16}
 _WORDS = {bytes_: f"::on_host_ptx::{name}" for name, bytes_ in _BYTES_OF.items()}
 
 
-def _mov(one: PtxInstruction) -> str:
-    exactly(one, 2)
-    kind, (to, source) = of_types(one.modifiers[-1], TYPES - CODES), one.operands
-    if len(one.modifiers) != 1:
-        raise UnknownInstructionError(one.base)
+def _mov(instruction: PtxInstruction) -> str:
+    exactly(instruction, 2)
+    kind, (to, source) = of_types(instruction.modifiers[-1], TYPES - CODES), instruction.operands
+    if len(instruction.modifiers) != 1:
+        raise UnknownInstructionError(instruction.base)
     if to.kind != "vector" and source.kind != "vector":
         return write_operand(to, read(source, kind))
     parts = (to if to.kind == "vector" else source).parts
@@ -269,24 +273,26 @@ def targets(operand: Operand, width: str = "::on_host_ptx::b64") -> tuple[str, s
     return ", ".join(names), " ".join(nothing)
 
 
-def _cvt(one: PtxInstruction) -> str:
-    *modifiers, to, source = one.modifiers
+def _cvt(instruction: PtxInstruction) -> str:
+    *modifiers, to, source = instruction.modifiers
     if to == "pack" or cpp_type(to) == cpp_type(source, TYPES - BITS) == "pred":
-        raise UnknownInstructionError(one.base)
+        raise UnknownInstructionError(instruction.base)
     flags = how(tuple(modifiers))
     if to in {"f16x2", "bf16x2", *CODES} and source == "f32":
-        exactly(one, 3)
-        values = ", ".join(read(operand, "f32") for operand in one.operands[1:])
+        exactly(instruction, 3)
+        values = ", ".join(read(operand, "f32") for operand in instruction.operands[1:])
         call = f"::on_host_ptx::cvt_pair<{cpp_type(to)}, {flags}>({values})"
-        return write_operand(one.operands[0], call)
-    exactly(one, 2)
+        return write_operand(instruction.operands[0], call)
+    exactly(instruction, 2)
     pairs = {"f16x2", "bf16x2"}
     if (to in CODES and source not in pairs) or (source in CODES and to not in pairs):
-        raise UnknownInstructionError(one.base)
+        raise UnknownInstructionError(instruction.base)
     if (to in pairs) != (source in CODES) or (source == "tf32") or "f32x2" in (to, source):
-        raise UnknownInstructionError(one.base)
+        raise UnknownInstructionError(instruction.base)
     call = f"::on_host_ptx::cvt<{cpp_type(to)}, {cpp_type(source)}, {flags}>"
-    return write_operand(one.operands[0], f"{call}({read(one.operands[1], source)})")
+    return write_operand(
+        instruction.operands[0], f"{call}({read(instruction.operands[1], source)})"
+    )
 
 
 NUMBERS: dict[str, Callable[[PtxInstruction], str]] = {

@@ -127,8 +127,8 @@ class RunMemory:
         for start, end in self._zeroed if program != self._last else ():
             self._outputs[start:end] = 0
         self._last = program
-        for one in self._found:
-            one.take(variant)
+        for inputs in self._found:
+            inputs.take(variant)
 
     def digest(self) -> int:
         """Compute a checksum of the compared outputs."""
@@ -374,11 +374,20 @@ class HostWorker(ChildProcess):
         assert self._layout is not None
         calls = [
             LaunchCall(
-                *(program.lowered[one.kernel], one.grid, one.block, one.cluster or (1, 1, 1)),
-                *(one.shared_bytes, self._layout.places(one.arguments), bool(one.arguments)),
-                [(self._layout.slot(each.of).offset, _tensor_map(each)) for each in one.maps],
+                *(
+                    program.lowered[launch.kernel],
+                    launch.grid,
+                    launch.block,
+                    launch.cluster or (1, 1, 1),
+                ),
+                *(
+                    launch.shared_bytes,
+                    self._layout.places(launch.arguments),
+                    bool(launch.arguments),
+                ),
+                [(self._layout.slot(each.of).offset, _tensor_map(each)) for each in launch.maps],
             )
-            for one in program.launches
+            for launch in program.launches
         ]
         limit_s = self.launch_timeout_s
         request = LoadRequest(self._count, calls, limit_s, limit_s + _LOAD_S)
@@ -418,12 +427,16 @@ _MAP = struct.Struct("=QQIIII5Q4Q5I4x")
 _MAP_MAGIC = 0x70616D726F736E74
 
 
-def _tensor_map(one: TensorMap) -> str:
+def _tensor_map(tensor_map: TensorMap) -> str:
     def pad_sizes(sizes: Sequence[int], count: int) -> list[int]:
         return [*reversed(sizes), *[0] * (count - len(sizes))]
 
-    sizes, strides, box = pad_sizes(one.shape, 5), pad_sizes(one.strides, 4), pad_sizes(one.box, 5)
-    kind = (len(one.shape), one.element_bytes, one.swizzle, 0)
+    sizes, strides, box = (
+        pad_sizes(tensor_map.shape, 5),
+        pad_sizes(tensor_map.strides, 4),
+        pad_sizes(tensor_map.box, 5),
+    )
+    kind = (len(tensor_map.shape), tensor_map.element_bytes, tensor_map.swizzle, 0)
     return _MAP.pack(_MAP_MAGIC, 0, *kind, *sizes, *strides, *box).hex()
 
 

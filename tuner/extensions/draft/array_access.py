@@ -52,12 +52,12 @@ class Use:
 
     @classmethod
     def of(cls, accesses: Sequence[Access]) -> Use:
-        known = [one for one in accesses if not one.handed or one.assumed]
-        unknown = [one for one in accesses if one.handed and not one.assumed]
-        handed = next(iter([*unknown, *(one for one in accesses if one.handed)]), None)
+        known = [access for access in accesses if not access.handed or access.assumed]
+        unknown = [access for access in accesses if access.handed and not access.assumed]
+        handed = next(iter([*unknown, *(access for access in accesses if access.handed)]), None)
         return cls(
-            next((one.line for one in known if one.reads), None),
-            next((one.line for one in known if one.writes), None),
+            next((access.line for access in known if access.reads), None),
+            next((access.line for access in known if access.writes), None),
             (handed.handed, handed.line) if handed is not None else None,
             assumed=handed is not None and not unknown,
         )
@@ -109,7 +109,7 @@ def name_of(node: Node | None) -> str:
     while node is not None and node.type not in ("identifier", "field_identifier"):
         plain = ("identifier", "field_identifier", "pointer_declarator", "array_declarator")
         named = part(node, "name") or part(node, "field") or part(node, "declarator")
-        node = named or next((one for one in node.named_children if one.type in plain), None)
+        node = named or next((child for child in node.named_children if child.type in plain), None)
     return node.text.decode() if node is not None and node.text is not None else ""
 
 

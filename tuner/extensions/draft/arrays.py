@@ -74,13 +74,15 @@ class Arrays:
         whole = {name: f"{name}_below" for name, dtype in dtypes.items() if dtype in INTEGERS}
         self.narrow = {n: _BELOW[dtype] for n, dtype in dtypes.items() if dtype in _BELOW}
         self.tables = whole | {name: str(below) for name, below in self.narrow.items()}
-        self.segments = {name: one for name in whole if (one := self.segment(name))}
+        self.segments = {name: access for name in whole if (access := self.segment(name))}
         self.lasts = {name: f"{name}_last" for name in self.segments}
 
     def segment(self, name: str) -> Access | None:
         """Find where an array says where a segment begins, and in the next place where it ends."""
-        reaches = [one for one in self.reaches.get(name, []) if one.exact and not one.writes]
-        terms = [linear(bare(one.index)) for one in reaches]
+        reaches = [
+            access for access in self.reaches.get(name, []) if access.exact and not access.writes
+        ]
+        terms = [linear(bare(access.index)) for access in reaches]
         for reach, first in zip(reaches, terms, strict=True):
             if first is not None and first + Counter({"": 1}) in terms:
                 return reach
@@ -253,14 +255,14 @@ class Arrays:
     def axes_of(self, number: int) -> tuple[str, ...]:
         """Find the only axes whose product is a number on every way to the launch."""
         names = [*self.axes.names.values()]
-        own = [known for known in self.sizes if {*names} <= {*known}]
+        own = [size for size in self.sizes if {*names} <= {*size}]
         if number < _LEAST_TELLING or not own:
             return ()
         found = [
             axes
             for count in range(1, min(len(names), _MOST_FACTORS) + 1)
             for axes in combinations(names, count)
-            if all(prod(known[axis].value for axis in axes) == number for known in own)
+            if all(prod(numbers[axis].value for axis in axes) == number for numbers in own)
         ]
         return found[0] if len(found) == 1 else ()
 
@@ -383,11 +385,11 @@ def allocated_shape(
         values = {n: plain(frame.variables[n].text) for n in known if n in frame.variables}
         known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
         text = pointer_text(text)
-        found = allocations_in(host.source, frame.span, dict(frame.variables))
-        memory = [allocation for allocation in found if allocation.target == text]
-        if not memory and (one := _ONE_OF.fullmatch(text)):
-            text = one[1]
-            memory = [allocation for allocation in found if allocation.target == text]
+        allocations = allocations_in(host.source, frame.span, dict(frame.variables))
+        memory = [allocation for allocation in allocations if allocation.target == text]
+        if not memory and (match := _ONE_OF.fullmatch(text)):
+            text = match[1]
+            memory = [allocation for allocation in allocations if allocation.target == text]
         if memory:
             definitions = {constant.name: constant.value for constant in host.source.constants}
             definitions |= {name: value.text for name, value in frame.variables.items()}

@@ -177,13 +177,13 @@ def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
 
 def _literals(launch: HostLaunch, names: Names) -> Iterator[TunableConstant]:
     # the number itself is the origin: the launch has it too
-    for one in literal_tiles(launch):
-        block, own = one.counts == "block_size", names.of(one.counts)
-        line = LineIndex(launch.source.masked).at(one.instead[0][0][0])
-        near = values_for(one.counts, one.size, block=block)
-        edits = tuple(Edit(*span, form.format(hole(own))) for span, form in one.instead)
-        note, origin = f"{one.size}, line {line}", str(one.size)
-        yield TunableConstant(own, near, one.size, note, edits, origin, block)
+    for tile in literal_tiles(launch):
+        block, own = tile.counts == "block_size", names.of(tile.counts)
+        line = LineIndex(launch.source.masked).at(tile.instead[0][0][0])
+        near = values_for(tile.counts, tile.size, block=block)
+        edits = tuple(Edit(*span, form.format(hole(own))) for span, form in tile.instead)
+        note, origin = f"{tile.size}, line {line}", str(tile.size)
+        yield TunableConstant(own, near, tile.size, note, edits, origin, block)
 
 
 def _members(
@@ -262,9 +262,9 @@ def _defined_widths(launch: HostLaunch, name: str, values: tuple[Value, ...]) ->
             rf"\b(?:struct|class)\s+(?:\w+\([^()]*\)\s*)*{used[1]}\b\s*(<[^<>;{{]*>)?[^;{{]*(?=\{{)"
         )
         heads = [*re.finditer(head, masked)]
-        stated = {int(m[1]) for one in heads if (m := re.search(r"(\d+)\s*>$", one[1] or ""))}
-        open_ones = [one for one in heads if not re.search(r"\d\s*>$", one[1] or "")]
-        bodies = " ".join(masked[one.end() : closing(masked, one.end())] for one in open_ones)
+        stated = {int(m[1]) for match in heads if (m := re.search(r"(\d+)\s*>$", match[1] or ""))}
+        open_ones = [match for match in heads if not re.search(r"\d\s*>$", match[1] or "")]
+        bodies = " ".join(masked[match.end() : closing(masked, match.end())] for match in open_ones)
         by = re.search(r"static_assert\s*\([^;]*%\s*(\d+)\s*==\s*0", bodies)
         each = int(by[1]) if by is not None else 1
         if heads:

@@ -67,11 +67,15 @@ def conditions_kept(
     reached = launch.code
     asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
     asked += [
-        f"!({one.text})" for one in launch.conditions if not one.holds and "==" not in one.text
+        f"!({condition.text})"
+        for condition in launch.conditions
+        if not condition.holds and "==" not in condition.text
     ]
     written_ones = [translate(text, counted) for text in asked]
     # of several instances one for more does for fewer: `case 4:` of how many packs a row has
-    held = [one.text.replace("==", "<=") for one in launch.conditions if one.holds]
+    held = [
+        condition.text.replace("==", "<=") for condition in launch.conditions if condition.holds
+    ]
     more = replace(counted, values={**counted.values, **_block_names(launch, choices)})
     written_ones += [translate(text, more) for text in held]
     for written in written_ones:
@@ -182,7 +186,7 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     counted = _counted_blocks(launch, axes, proposals).values()
     unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
     if "gridDim" in launch.body and any(
-        one.writes and counts_blocks(one.index) for one in launch.accesses()
+        access.writes and counts_blocks(access.index) for access in launch.accesses()
     ):
         threads = (c for c in choices if c.is_block or c.axis is not None or warp_threads(c))
         unproved |= {c.name: _EACH_LEAVES for c in threads}
@@ -243,7 +247,9 @@ def _counted_blocks(
     """
     tuned = template_launch(launch, axes, proposals).grid or ()
     own = launch_draft(launch, axes, proposals.instance).grid or ()
-    terms = {bare(t) for one in launch.accesses() if one.writes for t in terms_of(one.index)}
+    terms = {
+        bare(t) for access in launch.accesses() if access.writes for t in terms_of(access.index)
+    }
     found: dict[int, tuple[str, int, str]] = {}
     for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
         source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))

@@ -93,12 +93,12 @@ def _find_gpu(name: str | None) -> RecordedDeviceInfo:
     from tuner.device.recorded.known_gpus import GPUS, known_gpu
 
     here = next(list_gpus(), None) if name is None else None
-    found = known_gpu(name or (here.name if here else _GPU)) or (GPUS[_GPU] if here else None)
-    if found is None:
+    device_info = known_gpu(name or (here.name if here else _GPU)) or (GPUS[_GPU] if here else None)
+    if device_info is None:
         raise click.BadParameter(
             f"{name!r} is no known GPU; known are {', '.join(GPUS)}", param_hint="--gpu"
         )
-    return found
+    return device_info
 
 
 def _write(proposal: Proposal, to: Path, force: bool) -> list[str]:

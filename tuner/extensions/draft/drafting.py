@@ -252,10 +252,10 @@ def draft_source(
         raise
     kernel = _choose_kernel(source, next(iter(asked.kernels), None))
     kinds = ("macro", "alias", "constant") if _ELSE.search(source.masked) else ()
-    defined = [one.name for one in source.definitions if one.kind in kinds]
+    defined = [definition.name for definition in source.definitions if definition.kind in kinds]
     used = {*IDENTIFIER.findall(source.masked, *kernel.body)}
-    inside = (one for name, one in macros_in(source.masked).items() if name in used)
-    is_inline = any(one.parameters and INLINE.search(one.body) for one in inside)
+    inside = (macro for name, macro in macros_in(source.masked).items() if name in used)
+    is_inline = any(macro.parameters and INLINE.search(macro.body) for macro in inside)
     # a space has a number a member of a `float4` or a struct that is passed by value
     plain = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
     structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
@@ -313,11 +313,11 @@ def draft_problem(
     return Drafted(kernel_name(stated), None, (kernel,), notes=(*stated.notes, next_))
 
 
-def require_one(made: Drafted) -> Path:
+def require_one(drafted: Drafted) -> Path:
     """Give the drafted search space; raise where a source gave none."""
-    if made.space is None:
-        raise TunerError("\n  ".join(made.notes))
-    return made.space
+    if drafted.space is None:
+        raise TunerError("\n  ".join(drafted.notes))
+    return drafted.space
 
 
 def restore_template(space: Path) -> Path | None:
@@ -372,24 +372,28 @@ def _choose_kernel(source: SourceFile, name: str | None) -> KernelFunction:
 
 
 def write_draft(
-    made: Draft, *, force: bool = False, unit: Mapping[Path, str] | None = None
+    draft: Draft, *, force: bool = False, unit: Mapping[Path, str] | None = None
 ) -> Drafted:
     """Write a draft, over no file unless `force`, over a reference never.
 
     Raises `SpaceError` for a file that exists, `InputError` for a place that cannot be written.
     """
-    files = {**(unit or {}), made.space_path: made.space_yaml, made.template_path: made.template}
-    kept = made.reference_path.exists()
-    reference = {} if kept else {made.reference_path: made.reference}
+    files = {
+        **(unit or {}),
+        draft.space_path: draft.space_yaml,
+        draft.template_path: draft.template,
+    }
+    kept = draft.reference_path.exists()
+    reference = {} if kept else {draft.reference_path: draft.reference}
     write_new(files, force=force, more=reference)
     return Drafted(
-        kernel=made.kernel,
-        space=made.space_path,
+        kernel=draft.kernel,
+        space=draft.space_path,
         written=(*files, *reference),
-        kept=(made.reference_path,) if kept else (),
-        parameters=made.parameters,
-        blanks=(*blanks_in(made.space_path), *blanks_in(made.reference_path)),
-        notes=made.notes,
+        kept=(draft.reference_path,) if kept else (),
+        parameters=draft.parameters,
+        blanks=(*blanks_in(draft.space_path), *blanks_in(draft.reference_path)),
+        notes=draft.notes,
     )
 
 
@@ -447,7 +451,7 @@ def _extract_compiling(
         try:
             return unit, _options(unit, compiler)
         except NotCompiledError as error:
-            repeated = any(str(error) == str(known) for known in errors)
+            repeated = any(str(error) == str(compiled_error) for compiled_error in errors)
             errors.append(error)
             guards = {guard_of(name, unit.dropped) for name in error.names} - {None, *unit.defined}
             if guards:
@@ -504,15 +508,15 @@ def _compiling(
     return replace(drafted, space_yaml=drafted.write_space(observed))
 
 
-def _compiles(made: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:
+def _compiles(draft: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -> bool:
     # with all that a thread could do at once; other things wrong with it `tune check` tells
-    if made.launched is None or made.widest == made.default:
+    if draft.launched is None or draft.widest == draft.default:
         return True
-    code = re.sub(r"^[ \t]*//%.*\n", "", made.template, flags=re.MULTILINE)
+    code = re.sub(r"^[ \t]*//%.*\n", "", draft.template, flags=re.MULTILINE)
     code = _HOLE.sub(
-        lambda hole: str(Expression.parse(hole[1]).evaluate(made.widest)).lower(), code
+        lambda hole: str(Expression.parse(hole[1]).evaluate(draft.widest)).lower(), code
     )
-    request = CompileRequest(code, (made.launched,), _ARCHITECTURE, options)
+    request = CompileRequest(code, (draft.launched,), _ARCHITECTURE, options)
     return compiler.submit(request).result().ok
 
 

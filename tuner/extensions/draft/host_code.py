@@ -117,19 +117,21 @@ def conditions_of(masked: str, at: int, *, chosen: bool = False) -> tuple[Condit
 
     Of a value that is `chosen` a `?:` says it too.
     """
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     node = parse_tree(masked).descendant_for_byte_range(at, at)
     around = [*ancestors(node)] if node is not None else []
     inside = [*takewhile(lambda one: one.type not in _FUNCTIONS, around)]
     start = inside[-1].start_byte if inside else at
-    for known in conditions_at(node, start, masked) if node is not None else ():
-        if known.is_asked or chosen:
+    for condition in conditions_at(node, start, masked) if node is not None else ():
+        if condition.is_asked or chosen:
             # of `a && b` both hold
-            parts = split_condition(known.node, masked, "?" if known.is_false else "&&")
-            found += (Condition(fold(text_of(one, masked)), not known.is_false) for one in parts)
+            parts = split_condition(condition.node, masked, "?" if condition.is_false else "&&")
+            conditions += (
+                Condition(fold(text_of(one, masked)), not condition.is_false) for one in parts
+            )
     for one in inside:
-        found += _of_case(one, masked) if one.type == "case_statement" else ()
-    return tuple(found)
+        conditions += _of_case(one, masked) if one.type == "case_statement" else ()
+    return tuple(conditions)
 
 
 def _of_case(node: Node, masked: str) -> list[Condition]:
@@ -187,21 +189,21 @@ def allocations_in(
 ) -> tuple[Allocation, ...]:
     """List the allocations in a piece of host code, those that `variables` are set to too."""
     masked, lines = source.masked, LineIndex(source.text)
-    found: list[Allocation | None] = []
+    allocations: list[Allocation | None] = []
     for match in _MALLOC.finditer(masked, *span):
         pieces, _ = listed(masked, match.end())
         target = _POINTER.search(pieces[0]) if len(pieces) > 1 else None
         if target is not None:
             how = re.sub(r"\s*<.*", "", match[0]).strip()
-            found.append(Allocation(target[1], pieces[1], True, how, lines.at(match.start())))
+            allocations.append(Allocation(target[1], pieces[1], True, how, lines.at(match.start())))
     for match in _CONTAINER.finditer(masked, *span):
         pieces, _ = listed(masked, match.end())
         # braces list the elements where there are several
         if pieces and (masked[match.end()] == "(" or len(pieces) == 1):
             line = lines.at(match.start())
-            found.append(Allocation(match[2], pieces[0], False, "the vector", line))
-    found += [_on_heap(n, value.text, lines.at(value.at)) for n, value in variables.items()]
-    return tuple(allocation for allocation in found if allocation is not None)
+            allocations.append(Allocation(match[2], pieces[0], False, "the vector", line))
+    allocations += [_on_heap(n, value.text, lines.at(value.at)) for n, value in variables.items()]
+    return tuple(allocation for allocation in allocations if allocation is not None)
 
 
 def _on_heap(name: str, text: str, line: int) -> Allocation | None:

@@ -79,10 +79,10 @@ def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
     if call is None or helper is None or len(extents) > 1:
         return extents
     masked, (start, end) = source.masked, helper.span
-    made = [*re.finditer(r"\breturn\s*(?:dim3\s*)?(?=[({])[^;]*,[^;]*;", masked[start:end])]
-    if len(made) != 1:
+    matches = [*re.finditer(r"\breturn\s*(?:dim3\s*)?(?=[({])[^;]*,[^;]*;", masked[start:end])]
+    if len(matches) != 1:
         return extents
-    inside = find_assignments(masked, (helper.span,), start + made[0].start())
+    inside = find_assignments(masked, (helper.span,), start + matches[0].start())
     own = {name: f"({value.text})" for name, value in inside.items()}
     passed = listed(call[2], 0)[0]
     arguments = {n: f"({t})" for n, t in zip(helper.parameters, passed, strict=False)}
@@ -92,8 +92,8 @@ def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
             text = IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text)
         return IDENTIFIER.sub(lambda m: arguments.get(m[0], m[0]), text)
 
-    opening = re.compile(r"[({]").search(made[0][0])
-    return tuple(map(write, listed(made[0][0], opening.start())[0])) if opening else extents
+    opening = re.compile(r"[({]").search(matches[0][0])
+    return tuple(map(write, listed(matches[0][0], opening.start())[0])) if opening else extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +117,24 @@ class HostLaunch:
 
         One whose template arguments are known comes first. What was extracted has chosen already.
         """
-        found = [cls(source, kernel, site) for site in source.launches_of(kernel.name)]
-        found = [launch for launch in found if launch.instance is not None] or found
+        launches = [cls(source, kernel, site) for site in source.launches_of(kernel.name)]
+        launches = [launch for launch in launches if launch.instance is not None] or launches
         nowhere = next(
             (site for site in source.unlaunched if site.kernel == kernel.name),
             LaunchSite(kernel.name, (), (), (), "0", (), kernel.line),
         )
-        first = next(iter(found), None)
-        if source.host_from is None and len(found) > 1:
-            first = next((launch for launch in found if not launch.is_ruled_out), first)
+        first = next(iter(launches), None)
+        if source.host_from is None and len(launches) > 1:
+            first = next((launch for launch in launches if not launch.is_ruled_out), first)
         if first is not None:
             first = first.with_helpers()
             # what variables are that several lines of the host code set
             values = branch_values(source.masked, first.around, first.site.at)
             site = replace(first.site, definitions={**values, **first.site.definitions})
             return replace(first, site=site).with_block()
-        known = cls(source, kernel, nowhere, is_guessed=True)
-        site = guessed_site(source, kernel, nowhere, known.types())
-        return replace(known, site=site).with_block()
+        host_launch = cls(source, kernel, nowhere, is_guessed=True)
+        site = guessed_site(source, kernel, nowhere, host_launch.types())
+        return replace(host_launch, site=site).with_block()
 
     def with_divisors(self, divisors: Sequence[str | None]) -> HostLaunch:
         """Divide by what a script says where nothing launches the kernel, as far as it is known."""
@@ -250,12 +250,12 @@ class HostLaunch:
             c for c in self.conditions if any(h.holds(c.text) is not c.holds for h in hosts)
         ]
         others = (
-            one.site.line
+            launch.site.line
             for site in self.source.launches_of(self.kernel.name)
             if site.at != self.site.at
-            and (one := HostLaunch(self.source, self.kernel, site)).around == own.around
-            and not {*open_ones} <= {*one.conditions}
-            and not one.is_ruled_out
+            and (launch := HostLaunch(self.source, self.kernel, site)).around == own.around
+            and not {*open_ones} <= {*launch.conditions}
+            and not launch.is_ruled_out
         )
         other = next(others, None) if open_ones else None
         sites = [site for site in self.source.launches if site.at == self.site.at]
@@ -552,12 +552,12 @@ class Host:
         holds = number(test)
         if holds is not None:
             return self.number(texts[0 if holds else 1], level, line, depth + 1)
-        known = [self.number(text, level, line, depth + 1) for text in texts]
+        numbers = [self.number(text, level, line, depth + 1) for text in texts]
         if not _COMMAND_LINE.search(text):
             # which branch is taken nobody knows: a stride may be 0 in the other one
-            values = {None if one is None else one.value for one in known}
-            return known[0] if len(values) == 1 else None
-        named = [found for found in known if found is not None]
+            values = {None if one is None else one.value for one in numbers}
+            return numbers[0] if len(values) == 1 else None
+        named = [found for found in numbers if found is not None]
         return named[0] if len(named) == 1 else None
 
     def holds(self, condition: str, level: int = 0) -> bool | None:
@@ -571,9 +571,9 @@ class Host:
     def is_ruled_out(self) -> bool:
         """Whether a condition on the way is known not to be as the launch needs it."""
         return any(
-            self.holds(one.text, level) is (not one.holds)
+            self.holds(condition.text, level) is (not condition.holds)
             for level, frame in enumerate(self.path)
-            for one in frame.conditions
+            for condition in frame.conditions
         )
 
     def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:

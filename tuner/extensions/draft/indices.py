@@ -199,10 +199,10 @@ class IndexSite:
         terms = [self.untile(term) for term in self.parts(text)]
         terms = [term for term in terms if not self.is_in_tile(term, terms)]
         apart = [term for term in terms if any(map(IDENTIFIER.search, term.by))]
-        known = apart or [term for term in terms if term.extent or self.pointing(term.running)]
-        if not known:
+        parts = apart or [term for term in terms if term.extent or self.pointing(term.running)]
+        if not parts:
             return None
-        widest = max((term.by for term in known), key=len)
+        widest = max((term.by for term in parts), key=len)
         named = [Counter(filter(IDENTIFIER.search, term.by)) for term in terms]
         if any(one - Counter(widest) for one in named):
             return None
@@ -262,7 +262,7 @@ class IndexSite:
         return {name for term in self.parts(text) if (name := self.pointing(term.running))}
 
     def is_in_tile(self, term: IndexPart, terms: Sequence[IndexPart]) -> bool:
-        for tile in (Counter(one.by) for one in terms if one.extent):
+        for tile in (Counter(index_part.by) for index_part in terms if index_part.extent):
             further = Counter(term.by) - tile
             small = all(name in self.tuned or name.isdigit() for name in further)
             if further and small and not tile - Counter(term.by):
@@ -357,8 +357,8 @@ def linear(text: str) -> Counter[str] | None:
 def widest(shapes: Sequence[Shape]) -> list[Shape]:
     """Leave out shapes that are another one with a smaller number added: `n - 1` beside `n`."""
 
-    def is_within(one: Shape, other: Shape) -> bool:
-        pairs = [(linear(a), linear(b)) for a, b in zip(one, other, strict=True) if a != b]
+    def is_within(shape: Shape, other: Shape) -> bool:
+        pairs = [(linear(a), linear(b)) for a, b in zip(shape, other, strict=True) if a != b]
         more = [Counter({**b, "": b[""]}) for _, b in pairs if b is not None]
         for (small, _), large in zip(pairs, more, strict=False):
             large.subtract(small or {})
@@ -367,9 +367,9 @@ def widest(shapes: Sequence[Shape]) -> list[Shape]:
         return known and plain and all(large[""] > 0 for large in more)
 
     return [
-        one
-        for one in shapes
-        if not any(len(one) == len(o) and one != o and is_within(one, o) for o in shapes)
+        shape
+        for shape in shapes
+        if not any(len(shape) == len(o) and shape != o and is_within(shape, o) for o in shapes)
     ]
 
 

@@ -56,7 +56,7 @@ class DraftArgument:
     @property
     def certainty(self) -> str:
         """That of the least sure evidence."""
-        known = (one.certainty for one in self.evidence)
+        known = (evidence.certainty for evidence in self.evidence)
         return max(known, key=CERTAINTIES.index, default=SURE)
 
 
@@ -76,7 +76,7 @@ class Inference:
     def complete_sizes(self) -> tuple[Mapping[str, Number], ...]:
         """The ways on which every axis has a number."""
         axes = self.axes.names
-        return tuple(known for known in self.sizes if axes and len(known) == len(axes))
+        return tuple(size for size in self.sizes if axes and len(size) == len(axes))
 
 
 def infer(
@@ -92,8 +92,8 @@ def infer(
     reading = _Reading(launch, axes, hosts, arrays)
     axes, arguments = reading.without_loose_axes(reading.arguments(), tuned, choices)
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
-    for known in arrays.sizes:
-        sizes = {axis: n for axis, n in known.items() if axis in axes.names.values()}
+    for size in arrays.sizes:
+        sizes = {axis: n for axis, n in size.items() if axis in axes.names.values()}
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     # what indices are below is an axis of its own where nothing else says it
     used = {name for a in arguments for e in a.shape or () for name in IDENTIFIER.findall(e)}
@@ -116,7 +116,7 @@ class _Reading:
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.arrays.shapes(arrays)
         fills = self.arrays.fills(shapes)
-        found: list[DraftArgument] = []
+        draft_arguments: list[DraftArgument] = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
             # what is written may be floats, whose rounding no comparison of bytes allows
@@ -147,10 +147,18 @@ class _Reading:
             elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                argument = self.guess_argument(p, dtype, [one.value for one in found if one.value])
+                argument = self.guess_argument(
+                    p,
+                    dtype,
+                    [
+                        draft_argument.value
+                        for draft_argument in draft_arguments
+                        if draft_argument.value
+                    ],
+                )
             evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
-            found.append(replace(argument, evidence=evidence))
-        return tuple(found)
+            draft_arguments.append(replace(argument, evidence=evidence))
+        return tuple(draft_arguments)
 
     def without_loose_axes(
         self,
@@ -181,13 +189,13 @@ class _Reading:
         most = len(self.axes.names) - len(loose) - _MOST_AXES
         left = {*surplus[-most:]} if most > 0 else set()
         names = {n: axis for n, axis in self.axes.names.items() if n not in loose | left}
-        found = [
+        draft_arguments = [
             self.valued(a, is_blank=a.parameter.name in left)
             if a.parameter.name in loose | left
             else a
             for a in arguments
         ]
-        return replace(self.axes, names=names), tuple(found)
+        return replace(self.axes, names=names), tuple(draft_arguments)
 
     def valued(self, argument: DraftArgument, *, is_blank: bool) -> DraftArgument:
         stated = self.value(argument.parameter)
@@ -306,13 +314,13 @@ class _Reading:
         note = f"read, line {read}, and written, line {written}"
         if reads_own_results(reaches, self.launch.source.masked):
             return "output", Evidence(LIKELY, f"{note}: its own results")
-        looped = any(one.writes and one.loop_end for one in reaches)
+        looped = any(reach.writes and reach.loop_end for reach in reaches)
         return use.role, Evidence(LIKELY if written < read or looped else SURE, note)
 
     def leaves_border(self, reaches: Sequence[Access]) -> bool:
         """Tell whether all writes are of elements from some place on, not from the first."""
         written = [reach for reach in reaches if reach.writes]
-        return bool(written) and all(one.exact and self.is_inner(one) for one in written)
+        return bool(written) and all(access.exact and self.is_inner(access) for access in written)
 
     def is_inner(self, reach: Access) -> bool:
         masked, fixed = self.launch.source.masked, {p.name for p in self.launch.kernel.parameters}
@@ -338,11 +346,11 @@ class _Reading:
 
 def reads_own_results(reaches: Sequence[Access], masked: str) -> bool:
     """Tell whether all that is read of an array was written before, as far as indices tell."""
-    written = [one for one in reaches if one.writes and not one.reads]
-    if not written or not all(one.exact for one in reaches):
+    written = [reach for reach in reaches if reach.writes and not reach.reads]
+    if not written or not all(reach.exact for reach in reaches):
         return False
-    first = min(written, key=lambda one: one.at)
-    return all(_is_own(one, first, masked) for one in reaches if one.reads)
+    first = min(written, key=lambda access: access.at)
+    return all(_is_own(reach, first, masked) for reach in reaches if reach.reads)
 
 
 def _is_own(read: Access, written: Access, masked: str) -> bool:

@@ -88,36 +88,36 @@ def command(
     click.echo(json.dumps(as_object(drafted)) if as_json else as_text(drafted))
 
 
-def as_object(made: Drafted) -> dict[str, object]:
+def as_object(drafted: Drafted) -> dict[str, object]:
     """Make the object that `--json` prints; what tells of an extraction only where one was."""
-    extraction = {"left_out": list(made.left_out), "notes": list(made.notes)}
+    extraction = {"left_out": list(drafted.left_out), "notes": list(drafted.notes)}
     return {
-        "kernel": made.kernel,
-        "written": [*map(str, made.written)],
-        "kept": [*map(str, made.kept)],
-        "parameters": list(made.parameters),
+        "kernel": drafted.kernel,
+        "written": [*map(str, drafted.written)],
+        "kept": [*map(str, drafted.kept)],
+        "parameters": list(drafted.parameters),
         "blanks": [
             {"file": str(blank.file), "line": blank.line, "what": blank.what}
-            for blank in made.blanks
+            for blank in drafted.blanks
         ],
         **{name: told for name, told in extraction.items() if told},
-        "next": None if made.space is None else _check(made.space),
+        "next": None if drafted.space is None else _check(drafted.space),
     }
 
 
-def as_text(made: Drafted) -> str:
+def as_text(drafted: Drafted) -> str:
     """Write for a terminal what was drafted and what is left to do."""
-    lines = [f"wrote {path}" for path in made.written]
-    lines += [f"kept {path}" for path in made.kept]
-    lines += [f"left out ({len(made.left_out)}):"] if made.left_out else []
-    lines += [f"  {text}" for text in made.left_out]
-    lines += made.notes
-    if made.space is not None:
-        blanks = made.blanks
-        lines.append(f"parameters: {', '.join(made.parameters) or 'none found'}")
+    lines = [f"wrote {path}" for path in drafted.written]
+    lines += [f"kept {path}" for path in drafted.kept]
+    lines += [f"left out ({len(drafted.left_out)}):"] if drafted.left_out else []
+    lines += [f"  {text}" for text in drafted.left_out]
+    lines += drafted.notes
+    if drafted.space is not None:
+        blanks = drafted.blanks
+        lines.append(f"parameters: {', '.join(drafted.parameters) or 'none found'}")
         lines.append(f"to fill in ({len(blanks)}):" if blanks else "nothing to fill in")
         lines += [f"  {blank.file}:{blank.line}: {blank.what}" for blank in blanks]
-        lines.append(f"then: {_check(made.space)}")
+        lines.append(f"then: {_check(drafted.space)}")
     return "\n".join(lines)
 
 

@@ -75,8 +75,8 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     for place, p in enumerate(launch.kernel.parameters):
         if p.name and not p.pointers and dtype_of(p.c_type, types) in INTEGERS:
             # an offset of 0 is passed as a whole number too
-            known = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
-            is_size = all(value is None or value.value > 0 for value in known)
+            numbers = [host.number(text) for text in arguments[place : place + 1] for host in hosts]
+            is_size = all(value is None or value.value > 0 for value in numbers)
             if is_size or p.name in launch.varying:
                 found[p.name] = names.axis(p.name)
     # `const int rows = 1024;`, where both the grid and an array have so many
@@ -248,7 +248,7 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
     source = launch.source
     functions = functions_of(source)
     spans = tuple(function.span for function in functions)
-    found: dict[str, Translation] = {}
+    translations: dict[str, Translation] = {}
     for function in functions:
         returns = [*_RETURN.finditer(source.masked, *function.span)]
         if function.name in launch.names and len(returns) == 1:
@@ -258,14 +258,14 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
             pieces = listed(source.masked, source.masked.index("(", head))[0]
             texts = (piece.partition("=")[2].strip() for piece in pieces)
             defaults = {n: t for n, t in zip(function.parameters, texts, strict=False) if t}
-            found[function.name] = Translation(
+            translations[function.name] = Translation(
                 function.parameters, returns[0][1], definitions, defaults
             )
     for macro in macros_in(source.masked).values():
         is_result = macro.parameters is not None and not re.search(r"[;{#]", macro.body)
         if is_result and macro.name in launch.names:
-            found[macro.name] = Translation(macro.parameters or (), macro.body)
-    return found
+            translations[macro.name] = Translation(macro.parameters or (), macro.body)
+    return translations
 
 
 def launch_draft(
@@ -339,15 +339,15 @@ def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, T
 
     `blockIdx.x * ROWS + threadIdx.y`, where so many threads are in y.
     """
-    found: dict[int, TunableConstant] = {}
+    constants: dict[int, TunableConstant] = {}
     for choice in choices:
         if choice.origin is None or type(choice.default) is not int:
             continue
         for match in re.finditer(_ROW.format(choice.origin), launch.body):
             axis = "xyz".index(match[1] or match[2])
             if launch.block[axis : axis + 1] == (choice.default,):
-                found[axis] = choice
-    return found
+                constants[axis] = choice
+    return constants
 
 
 def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:

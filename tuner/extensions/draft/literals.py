@@ -53,12 +53,12 @@ def literal_tiles(launch: HostLaunch) -> Iterator[Literal]:
             yield from _with_edits(size, "warps", text, start, helpers, sizes)
         return
     wanted = {extent for extent in launch.block if extent > 1}
-    found: list[Literal] = []
+    literals: list[Literal] = []
     for size in sorted(wanted):
         counts = "block_size" if size == threads else "tile" if size in sizes else "rows"
-        found += _with_edits(size, counts, text, start, helpers, wanted)
-    if sizes <= wanted and len(found) == len(wanted):
-        yield from found
+        literals += _with_edits(size, counts, text, start, helpers, wanted)
+    if sizes <= wanted and len(literals) == len(wanted):
+        yield from literals
 
 
 def _with_edits(

@@ -58,8 +58,8 @@ def with_loops(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Proposal
     if reader is None:
         return proposals
     names = Names([*axes.names.values(), *(choice.name for choice in proposals.choices)])
-    found = [*reader.vector(names), *reader.items(names), *reader.unroll_choices(names)]
-    return replace(proposals, choices=(*proposals.choices, *found))
+    constants = [*reader.vector(names), *reader.items(names), *reader.unroll_choices(names)]
+    return replace(proposals, choices=(*proposals.choices, *constants))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class _Loops:
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
         named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
         scope = scope_of(launch, axes, ())
-        found = tuple(
-            one if one.exact else replace(one, reads=True, writes=True)
-            for one in launch.accesses(own_arrays(launch.source, kernel))
+        accesses = tuple(
+            access if access.exact else replace(access, reads=True, writes=True)
+            for access in launch.accesses(own_arrays(launch.source, kernel))
         )
         unrolled = any(choice.name.startswith("unroll") for choice in choices)
-        reader = cls(launch, scope, body, found, frozenset(blocks), False, unrolled, ())
-        width = named or any(one.is_wide for one in reader.handed)
+        reader = cls(launch, scope, body, accesses, frozenset(blocks), False, unrolled, ())
+        width = named or any(access.is_wide for access in reader.handed)
         return replace(reader, has_width=width, sites=(*reader.loops(), *reader.guards()))
 
     @property
@@ -208,7 +208,7 @@ class _Loops:
         if tied or re.search(changed, text) or (site.over_grid and "blockIdx.x" in text):
             return False
         # what a thread writes here, another may read where the order stays
-        bodies = [one.body for one in self.sites]
+        bodies = [vector_site.body for vector_site in self.sites]
         own = {a.array for a in self.accesses if a.writes and within(a.at, bodies)}
         if any(a.array in own and not within(a.at, bodies) for a in self.accesses):
             return False

@@ -148,9 +148,9 @@ def why_meant(
     grid += " ".join(
         launch.definitions.get(name, "") for name in names_behind(counted, launch.site.definitions)
     )
-    for one in launch.source.definitions:
-        if one.kind == "function" and one.name in launch.names:
-            grid += launch.source.masked[slice(*one.span)]
+    for definition in launch.source.definitions:
+        if definition.kind == "function" and definition.name in launch.names:
+            grid += launch.source.masked[slice(*definition.span)]
     own = _any_of(names)
     if names & around or re.search(rf"(?:/|,)[^/,;]*?{own}", grid):
         return None

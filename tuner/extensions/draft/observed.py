@@ -87,8 +87,8 @@ _NAMES = {"source": "draft.cu", "reference": "draft.py", "template": "draft.cu.j
 
 def _sizes_of(space: str) -> Iterator[Sizes]:
     """Yield small sizes: the file's own, those that vectors divide, and those that nothing does."""
-    found = _AXES.search(space)
-    axes = re.findall(r"\w+", found[1]) if found is not None else []
+    match = _AXES.search(space)
+    axes = re.findall(r"\w+", match[1]) if match is not None else []
     fixed = {name: int(size) for name, size in _FIXED.findall(space) if name in axes}
     own = re.search(r"^  tuned: \[\{([^}]*)\}", space, re.MULTILINE)
     known = dict(re.findall(r"(\w+): (\d+)", own[1])) if own is not None else {}
@@ -128,13 +128,24 @@ def _agreed(tried: Sequence[Proof]) -> Observed:
     """Take what two sizes show alike: all of it as drafted, or the same mistakes."""
     right = [proof for proof in tried if not (proof.open_because or proof.mistakes)]
     if len(right) > 1:
-        names = (frozenset(one.argument for one in p.findings if one.whole) for p in right)
+        names = (
+            frozenset(finding.argument for finding in p.findings if finding.whole) for p in right
+        )
         confirmed = frozenset.intersection(*names)
-        return Observed(confirmed, {}, confirmed == {one.argument for one in right[0].findings})
+        return Observed(
+            confirmed, {}, confirmed == {finding.argument for finding in right[0].findings}
+        )
     wrong = [proof for proof in tried if proof.mistakes]
     if right or len(wrong) < 2:
         return Observed()
     before, after = wrong[:2]
-    same = {one.argument for one in before.mistakes} & {one.argument for one in after.mistakes}
-    found = (replace(one, text=f"with {after.workload}, that {one.text}") for one in after.mistakes)
-    return Observed(wrong={one.argument: one for one in found if one.argument in same})
+    same = {mistake.argument for mistake in before.mistakes} & {
+        mistake.argument for mistake in after.mistakes
+    }
+    findings = (
+        replace(mistake, text=f"with {after.workload}, that {mistake.text}")
+        for mistake in after.mistakes
+    )
+    return Observed(
+        wrong={finding.argument: finding for finding in findings if finding.argument in same}
+    )

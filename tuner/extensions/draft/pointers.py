@@ -83,16 +83,16 @@ def accesses_of(
         if node.type == "function_definition" and part(node, "body"):
             functions.setdefault(name_of(part(node, "declarator", "declarator")), []).append(node)
     reader = _Reader(source, kernel.body, types, functions)
-    names = [(one.name, one.c_type) for one in own]
+    names = [(array.name, array.c_type) for array in own]
     names += [(p.name, p.c_type + "*" * (p.pointers - 1)) for p in kernel.parameters if p.pointers]
     places = {name: _Place(name, c_type) for name, c_type in names if name}
     macros = macros_in(source.masked)
     # `u[AT(x, y)]`
     return tuple(
-        replace(one, index=expand_macro(Macro("", (), one.index), (), macros))
-        if "(" in one.index
-        else one
-        for one in reader.read_accesses(places)
+        replace(access, index=expand_macro(Macro("", (), access.index), (), macros))
+        if "(" in access.index
+        else access
+        for access in reader.read_accesses(places)
     )
 
 
@@ -146,7 +146,7 @@ class _Reader:
             return tuple(found)
         # functions that call one another many times: what they do, and no longer each place
         kinds = {(a.array, a.reads, a.writes, a.handed, a.adds): a for a in reversed([*found])}
-        return tuple(replace(one, exact=False) for one in reversed(kinds.values()))
+        return tuple(replace(kind, exact=False) for kind in reversed(kinds.values()))
 
     def find_accesses(self) -> Iterator[Access]:
         if self.span not in self.names:
@@ -166,7 +166,7 @@ class _Reader:
             place = self.places.get(self.text(node))
             if place is None or node.parent is None or self.is_declared(node):
                 continue
-            if any(one.type in _UNEVALUATED for one in ancestors(node)):
+            if any(ancestor.type in _UNEVALUATED for ancestor in ancestors(node)):
                 continue
             if place.is_element:
                 yield from self.follow_element(node, place)
@@ -194,10 +194,10 @@ class _Reader:
             tree = parse_tree(self.masked)
             around = tree.descendant_for_byte_range(match.start(), end) or tree
             for name in sorted(names):
-                found = self.access(around, self.places[name], reads=reads, writes=writes)
+                access = self.access(around, self.places[name], reads=reads, writes=writes)
                 handed = "" if reads or writes else "asm"
                 at, line = match.start(), self.lines.at(match.start())
-                yield replace(found, at=at, line=line, exact=False, handed=handed)
+                yield replace(access, at=at, line=line, exact=False, handed=handed)
 
     def text(self, node: Node | None) -> str:
         return fold(text_of(node, self.masked))
@@ -358,9 +358,9 @@ class _Reader:
                 yield self.access(node, place)
         elif known := next((uses(at) for what, uses in _LIBRARY if what.fullmatch(name)), ""):
             known = "r" if place.is_element and not _CHANGES.fullmatch(name) else known
-            found = self.access(node, place, reads="r" in known, writes="w" in known)
-            exact = found.exact and (place.is_element or bool(_ELEMENT_CALLS.fullmatch(name)))
-            yield replace(found, exact=exact, adds=bool(_ATOMIC_SUM.fullmatch(name)) and at == 0)
+            access = self.access(node, place, reads="r" in known, writes="w" in known)
+            exact = access.exact and (place.is_element or bool(_ELEMENT_CALLS.fullmatch(name)))
+            yield replace(access, exact=exact, adds=bool(_ATOMIC_SUM.fullmatch(name)) and at == 0)
         elif not _UNTOUCHED.fullmatch(name):
             yield from self.follow_call(name, node, passed, place)
 
@@ -384,11 +384,11 @@ class _Reader:
             return
         loads = _NAMED_LOAD.search(name) is not None
         stores = _NAMED_STORE.search(name) is not None
-        others = tuple(self.text(one) for one in passed.named_children if one != node)
-        found = replace(self.hand(node, place, f"{name}()"), counts=others)
+        others = tuple(self.text(child) for child in passed.named_children if child != node)
+        access = replace(self.hand(node, place, f"{name}()"), counts=others)
         if loads != stores:
-            found = replace(found, reads=loads, writes=stores, assumed=True)
-        yield found
+            access = replace(access, reads=loads, writes=stores, assumed=True)
+        yield access
 
     def follow_inside(
         self,
@@ -420,10 +420,10 @@ class _Reader:
             self.known[key] = ()  # a function that calls itself
             reader = replace(self, span=span, depth=self.depth + 1, places={})
             self.known[key] = reader.read_accesses({name_of(declarator): start})
-        found = self.known[key]
-        if constant and not found:
+        accesses = self.known[key]
+        if constant and not accesses:
             yield outer
-        for inner in found:
+        for inner in accesses:
             write = _words_of_caller(self.masked, span, inner, names, called)
             bounds = tuple(Bound(write(b.what), write(b.limit)) for b in inner.bounds)
             access = replace(
@@ -474,11 +474,11 @@ class _Reader:
 
 
 def _words_of_caller(
-    masked: str, body: Span, found: Access, passed: Mapping[str, str], function: str
+    masked: str, body: Span, access: Access, passed: Mapping[str, str], function: str
 ) -> Callable[[str], str]:
     """Give what writes in the names of a function's caller what the function has a name for."""
-    variables = find_assignments(masked, (body,), max(found.at, body[0]), found.loop_end)
-    bounded = {bound.what for bound in found.bounds}
+    variables = find_assignments(masked, (body,), max(access.at, body[0]), access.loop_end)
+    bounded = {bound.what for bound in access.bounds}
     values = {n: v.text for n, v in variables.items() if n not in bounded}
     own = {*_DECLARED.findall(masked, *body)} - {*values}
 

@@ -72,9 +72,9 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
             left = part(parent, "declarator") or part(parent, "left")
             if left is None or left == top:
                 continue
-            found = re.fullmatch(r"[*&\s]*(?:__restrict__\s+)?(\w+)", fold(text_of(left, masked)))
-            if found is not None:
-                (elements if is_element else pointers).add(found[1])
+            match = re.fullmatch(r"[*&\s]*(?:__restrict__\s+)?(\w+)", fold(text_of(left, masked)))
+            if match is not None:
+                (elements if is_element else pointers).add(match[1])
     for node in reversed(nodes):
         text = text_of(node, masked)
         element = node if text in elements else None
@@ -92,7 +92,9 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
             elif sign in _SUMS:
                 yield _SUMS[sign], at
             elif sign in ("<", "<=", ">", ">=", "!="):
-                around = next((one for one in ancestors(parent) if one.type in _LOOPS), None)
+                around = next(
+                    (ancestor for ancestor in ancestors(parent) if ancestor.type in _LOOPS), None
+                )
                 if around is not None and part(around, "condition") in (parent, parent.parent):
                     yield "counted to", at
         if any(one.type == "subscript_argument_list" for one in (parent, *ancestors(parent))):

@@ -133,8 +133,8 @@ def space_yaml(
         default=[f"{c.name}: {format_value(c.default)}" for c in choices],
         tuned=tuned,
         own=handed.own if handed else (),
-        baseline_maps=[one.text(launch, axes, ()) for one in maps],
-        tuned_maps=[one.text(launch, axes, choices) for one in maps],
+        baseline_maps=[draft_map.text(launch, axes, ()) for draft_map in maps],
+        tuned_maps=[draft_map.text(launch, axes, choices) for draft_map in maps],
         tolerances=[(a.parameter.name or BLANK, tolerance_text(a)) for a in outputs],
     )
 
@@ -193,7 +193,7 @@ def _argument(argument: DraftArgument) -> str:
     else:
         missing += [f"the value of {name}"] if argument.value is None else []
         end = f"value: {argument.value or BLANK}"
-    said = f"{argument.certainty}: {'; '.join(one.text for one in argument.evidence)}"
+    said = f"{argument.certainty}: {'; '.join(evidence.text for evidence in argument.evidence)}"
     comment = f"  {MARK} {', '.join(missing)}" if missing else ""
     if argument.evidence:
         comment += f"; {said}" if missing else f"  # {said}"

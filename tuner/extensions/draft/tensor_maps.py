@@ -48,7 +48,7 @@ class DraftMap:
         role = "output" if self.stored else "input"
         scope = scope_of(launch, axes, ())
         extents = [translate(plain(text), scope) for text in reversed(self.sizes)]
-        shape = tuple(one for one in extents if one is not None)
+        shape = tuple(extent for extent in extents if extent is not None)
         evidence = (
             Evidence(LIKELY, f"encoded in line {self.line}"),
             Evidence(GUESSED, f"role and shape, of the map {self.parameter.name}"),
@@ -83,7 +83,7 @@ class Handed:
         """Show the kernel as if arrays that are reached by maps were parameters, too."""
         if not self.maps:
             return kernel
-        return replace(kernel, parameters=tuple(one.parameter for one in self.arguments))
+        return replace(kernel, parameters=tuple(argument.parameter for argument in self.arguments))
 
 
 def with_maps(
@@ -96,9 +96,13 @@ def with_maps(
     if not maps:
         return Handed(arguments)
     passed = {text: name for name, text in launch.passed.items()}
-    named = tuple(replace(one, array=passed.get(one.array, one.array)) for one in maps)
+    named = tuple(
+        replace(draft_map, array=passed.get(draft_map.array, draft_map.array)) for draft_map in maps
+    )
     known = {argument.parameter.name for argument in arguments}
-    fresh = {one.array: one.argument(launch, axes) for one in named if one.line}
+    fresh = {
+        draft_map.array: draft_map.argument(launch, axes) for draft_map in named if draft_map.line
+    }
     added = (argument for name, argument in fresh.items() if name not in known)
     own = tuple(argument.parameter.name for argument in arguments)
     return Handed((*added, *arguments), own, named)
@@ -119,7 +123,10 @@ def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
         if len(pieces) == _ARGUMENTS:
             calls.append((match.start(), [text for text, _ in pieces]))
     mapped = parameters[len(parameters) - count :]
-    maps = tuple(_read_map(launch, one, passed.get(one.name, one.name), calls) for one in mapped)
+    maps = tuple(
+        _read_map(launch, parameter, passed.get(parameter.name, parameter.name), calls)
+        for parameter in mapped
+    )
     kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
     return replace(launch, kernel=kernel), maps
 

@@ -58,11 +58,13 @@ class _UnlaunchedReading:
         self.body = masked[slice(*kernel.body)]
         self.text = "\n".join(masked[start:end] for start, end in source.reachable([kernel]))
         self.constants = {constant.name for constant in source.constants}
-        self.constants |= {one.name for one in kernel.template if not one.is_type}
+        self.constants |= {parameter.name for parameter in kernel.template if not parameter.is_type}
         reaches = accesses_of(source, kernel, types)
-        self.limits = {bare(bound.what): bound.limit for one in reaches for bound in one.bounds}
+        self.limits = {bare(bound.what): bound.limit for reach in reaches for bound in reach.bounds}
         known = find_assignments(masked, (kernel.body,), kernel.body[1])
-        own = {name: one.text for name, one in known.items() if name not in self.constants}
+        own = {
+            name: assigned.text for name, assigned in known.items() if name not in self.constants
+        }
         self.definitions = {n: text for n, text in own.items() if not _BUILTIN.search(text)}
 
     def uses(self, what: str, place: int) -> bool:

@@ -72,7 +72,7 @@ class TuningJob:
     def shape(self) -> frozenset[str]:
         """The sizes that all numbers of tokens share."""
         sizes = self.workloads[0].split(",")
-        return frozenset(one for one in sizes if one.partition("=")[0] not in OF_STEPS)
+        return frozenset(size for size in sizes if size.partition("=")[0] not in OF_STEPS)
 
 
 def jobs_of(
@@ -94,7 +94,11 @@ def jobs_of(
     jobs: dict[str, TuningJob] = {}
     refused: dict[str, None] = {}
     files = list(files)
-    read = {one.needed.key for one in files if one.needed.down and one.found is not None}
+    read = {
+        engine_file.needed.key
+        for engine_file in files
+        if engine_file.needed.down and engine_file.found is not None
+    }
     for file in files:
         key, lacking = file.needed.key, file.is_to_make(two=two)
         if why := refusal(key):
@@ -148,9 +152,11 @@ def proved_gains(session: Path) -> tuple[Gain, ...]:
     with Session.open(session, read_only=True) as opened:
         if opened.state != "complete":
             return ()
-        compared = [one for one in opened.comparisons() if DEFAULT in one.peers]
-    of_default = (gain_of(one, DEFAULT) for one in compared)
-    return tuple(Gain(-one.gain, one.error) for one in of_default)
+        compared = [
+            comparison for comparison in opened.comparisons() if DEFAULT in comparison.peers
+        ]
+    of_default = (gain_of(comparison, DEFAULT) for comparison in compared)
+    return tuple(Gain(-gain.gain, gain.error) for gain in of_default)
 
 
 def prove(
@@ -217,23 +223,23 @@ def make(
     made, failed, sources = Configs({}), dict[str, str](), dict[Path, list[Path]]()
 
     def read(session: Path) -> Configs:
-        found = configs_of([session], engine, triton, python=python)
-        others = [one for name in found.files for one in sources.get(name, ())]
-        for name in found.files:
+        configs = configs_of([session], engine, triton, python=python)
+        others = [path for name in configs.files for path in sources.get(name, ())]
+        for name in configs.files:
             sources.setdefault(name, []).append(session)
         if others:
-            found = configs_of([*dict.fromkeys(others), session], engine, triton, python=python)
-        return found
+            configs = configs_of([*dict.fromkeys(others), session], engine, triton, python=python)
+        return configs
 
     tuned = tune_each(
         jobs, folder, "tokens", settings, read, failed, say=say, progress=progress,
         budget_s=budget_s,
     )  # fmt: skip
-    for _, found in tuned:
-        write_files(to, found.files, replace=True)
-        for mark in marks_of(found, engine):
+    for _, configs in tuned:
+        write_files(to, configs.files, replace=True)
+        for mark in marks_of(configs, engine):
             say(mark)
-        made = made.joined(found)
+        made = made.joined(configs)
     return MadeConfigs(made, failed)
 
 
@@ -267,7 +273,7 @@ def tune_each(
             # What the finals of those before took will be taken by these too.
             reserved_s = len(left) * sum(beyond_s) / max(1, len(beyond_s))
             left_s = budget_s - (began_s - started_s) - reserved_s
-            share_s = left_s * job.worth / sum(one.worth for one in left)
+            share_s = left_s * job.worth / sum(tuning_job.worth for tuning_job in left)
             if share_s < LEAST_S and not (session / DATABASE).exists():
                 failed[job.name] = "no time of the budget is left for it"
                 say(f"{job.name}: {failed[job.name]}")
@@ -354,12 +360,14 @@ def tune_job(
         for key, reason in undecided_of(opened).items():
             yield f"undecided: {key.partition(',')[0]}: {reason}"
         trials = opened.trials()
-    broken = [one for one in trials if one.status in BROKEN]
+    broken = [trial for trial in trials if trial.status in BROKEN]
     if broken:
         listed = session / FAILED
-        lines = (f"{one.workload}: {one.config}: {one.status}: {one.reason}" for one in broken)
+        lines = (
+            f"{trial.workload}: {trial.config}: {trial.status}: {trial.reason}" for trial in broken
+        )
         atomic_write(listed, "".join(f"{' '.join(line.split())}\n" for line in lines))
-        counts = Counter(one.status.value for one in broken).most_common()
+        counts = Counter(trial.status.value for trial in broken).most_common()
         how = ", ".join(f"{count} {status}" for status, count in counts)
         yield f"{len(broken)} of {len(trials)} configs failed and were skipped ({how}): {listed}"
 
@@ -446,29 +454,31 @@ def lines_of(
     files: Sequence[EngineFile], engine: Engine, where: str, *, two: bool
 ) -> Iterator[str]:
     """List the files for a terminal, with what is to be known of each, and where they belong."""
-    lacking = {one.wanted: refusal(one.needed.key) for one in files if one.is_to_make(two=two)}
+    lacking = {file.wanted: refusal(file.needed.key) for file in files if file.is_to_make(two=two)}
     refused = sum(map(bool, lacking.values()))
     others = f", {refused} cannot be made" if refused else ""
-    every = len({one.wanted for one in files})
+    every = len({file.wanted for file in files})
     yield f"{TITLES[engine]}, {where}: {len(lacking) - refused} of {every} files to make{others}"
-    wide = max((len(one.needed.layer) for one in files), default=0)
-    several = len({model for one in files for model in one.models}) > 1
-    for one in files:
-        of = f"  ({', '.join(one.models)})" if several else ""
-        yield f"{one.state.value:7}  {one.needed.layer:{wide}}  {one.wanted.name}{of}"
-        remarks = [one.remark] if one.remark else []
-        if one.state is FileState.THERE:
-            if isinstance(one.needed.key, MoeKey) and not one.triton:
+    wide = max((len(file.needed.layer) for file in files), default=0)
+    several = len({model for file in files for model in file.models}) > 1
+    for file in files:
+        of = f"  ({', '.join(file.models)})" if several else ""
+        yield f"{file.state.value:7}  {file.needed.layer:{wide}}  {file.wanted.name}{of}"
+        remarks = [file.remark] if file.remark else []
+        if file.state is FileState.THERE:
+            if isinstance(file.needed.key, MoeKey) and not file.triton:
                 remarks.append("it does not say for which Triton")
         else:
-            if one.state is FileState.STALE:
-                remarks.append(f"only for Triton {one.triton}: {one.found}")
-            if one.optional and not two:
+            if file.state is FileState.STALE:
+                remarks.append(f"only for Triton {file.triton}: {file.found}")
+            if file.optional and not two:
                 remarks.append("optional (--two): it has the first product's configs")
-            elif why := refusal(one.needed.key):
+            elif why := refusal(file.needed.key):
                 remarks.append(f"cannot be made: {why}")
         yield from (f"{'':7}  {'':{wide}}    {remark}" for remark in remarks)
-    folders = dict.fromkeys(one.wanted.parent for one in files if one.state is not FileState.THERE)
+    folders = dict.fromkeys(
+        file.wanted.parent for file in files if file.state is not FileState.THERE
+    )
     if folders:
         yield "\nthey belong into"
         yield from (f"  {folder}" for folder in folders)

@@ -204,7 +204,7 @@ def command(
         models, places, gpu, triton, tp=tp, ep=ep, dtype=dtype, log=log
     )
     if as_json:
-        objects = [object_of(one, two=two) for one in files]
+        objects = [object_of(file, two=two) for file in files]
         refused = {model: str(error) for model, error in without.items()}
         click.echo(json.dumps({**listed, "ep": ep, "files": objects, "refused": refused}))
         return
@@ -258,10 +258,10 @@ def _make(
     )
     jobs, refused = jobs_of(files, two=two, sessions=fleet.sessions, traffic=traffic)
     # What could not be written is found now, not once all is tuned.
-    for one in (file.needed for file in files if jobs or proofs):
-        if refusal(one.key):
+    for needed in (file.needed for file in files if jobs or proofs):
+        if refusal(needed.key):
             continue
-        path = fleet.to / place(one.key, fleet.engine, fleet.gpu, fleet.triton, down=one.down)
+        path = fleet.to / place(needed.key, fleet.engine, fleet.gpu, fleet.triton, down=needed.down)
         require_writable(path.parent, "--to")
         if path.exists() and not path.is_file():
             remedy = "move it away, or choose another place with --to"
@@ -335,13 +335,13 @@ def _list_or_make_table(
     wanted = wanted_products(models, fleet.engine, fleet.sessions, tp=tp)
     if listed is not None:
         lines = lines_of(wanted, fleet.engine, fleet.gpu, f"Triton {fleet.triton}, tp {tp}")
-        products = {"products": [object_of(one) for one in wanted]}
+        products = {"products": [object_of(product) for product in wanted]}
         click.echo(json.dumps({**listed, **products}) if as_json else "\n".join(lines))
         return
     require_writable(fleet.to, "--to")
     jobs = jobs_of(wanted, fleet.engine)
     with _tuning(fleet.settings) as view:
-        made = make(
+        table = make(
             jobs,
             fleet.sessions,
             fleet.to,
@@ -351,11 +351,11 @@ def _list_or_make_table(
             say=click.echo,
             progress=lambda _, one: view.update(one),
         )
-    if made.table and made.table.products:
-        tell_table(made.table, fleet.to, asked_with(fleet.engine))
-        for line in marks_of(made.table):
+    if table.table and table.table.products:
+        tell_table(table.table, fleet.to, asked_with(fleet.engine))
+        for line in marks_of(table.table):
             click.echo(line)
-    _require_all(jobs, made.failed, "are not in the table")
+    _require_all(jobs, table.failed, "are not in the table")
 
 
 @contextmanager

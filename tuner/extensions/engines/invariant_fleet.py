@@ -80,12 +80,12 @@ def jobs_of(
     """Say what to tune: for each shape all numbers of rows, whose bits are one problem."""
     return tuple(
         TuningJob(
-            one.session.name,
+            product.session.name,
             KERNEL,
             {"ENGINE": engine},
-            tuple(f"M={count},N={one.product.n},K={one.product.k}" for count in rows),
+            tuple(f"M={count},N={product.product.n},K={product.product.k}" for count in rows),
         )
-        for one in wanted
+        for product in wanted
     )
 
 
@@ -149,11 +149,11 @@ def lines_of(
     wanted: Sequence[WantedProduct], engine: Engine, gpu: str, where: str
 ) -> Iterator[str]:
     """List the shapes for a terminal, and what of the engine's own configs the GPU can't hold."""
-    left = sum(one.state != "complete" for one in wanted)
+    left = sum(product.state != "complete" for product in wanted)
     yield f"{TITLES[engine]}, {gpu}, {where}: {left} of {len(wanted)} shapes to tune"
-    for one in wanted:
-        layers = ", ".join(one.layers)
-        yield f"{one.state:8}  N={one.product.n:<6}  K={one.product.k:<5}  {layers}"
+    for product in wanted:
+        layers = ", ".join(product.layers)
+        yield f"{product.state:8}  N={product.product.n:<6}  K={product.product.k:<5}  {layers}"
     capability = find_capability(gpu)
     if capability is None:
         return
@@ -169,8 +169,10 @@ def lines_of(
 
 def marks_of(table: ProductTable) -> Iterator[str]:
     """Say which configs of a table other GPUs have too little shared memory for."""
-    rows = [config for one in table.products.values() for config in one.rows.values()]
+    rows = [config for product in table.products.values() for config in product.rows.values()]
     marked = [capabilities for config in rows if (capabilities := too_large_on(config))]
     if marked:
-        of = ", ".join(dict.fromkeys(one for capabilities in marked for one in capabilities))
+        of = ", ".join(
+            dict.fromkeys(capability for capabilities in marked for capability in capabilities)
+        )
         yield f"{len(marked)} of {len(rows)} configs are too large for GPUs of {of}: marked there"

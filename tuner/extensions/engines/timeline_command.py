@@ -112,12 +112,12 @@ def command(
     """
     from tuner.cli.console import Console
 
-    found = examine(trace, shapes, workloads, gpu, sessions, after, log)
+    findings = examine(trace, shapes, workloads, gpu, sessions, after, log)
     if as_json:
-        click.echo(json.dumps(as_object(found)))
+        click.echo(json.dumps(as_object(findings)))
         return
     console = Console()
-    for part in as_text(found, top, wide=console.width >= WIDE):
+    for part in as_text(findings, top, wide=console.width >= WIDE):
         console.print(part, soft_wrap=isinstance(part, str))
 
 
@@ -158,8 +158,8 @@ def examine(
 
     rows, measured = rows_in(trace), None
     if sessions:
-        known = gains.known_bests(sessions, name)
-        rows = tuple(replace(row, best=gains.best_for(row.label, known, spaces)) for row in rows)
+        bests = gains.known_bests(sessions, name)
+        rows = tuple(replace(row, best=gains.best_for(row.label, bests, spaces)) for row in rows)
     if after is not None:
         then = read(after)
         later = rows_in(then)
@@ -187,7 +187,10 @@ def find_spaces(operators: frozenset[str]) -> Mapping[str, Definition]:
     from tuner.app.locate import look_for_space
     from tuner.space.load import load_definition
 
-    paths = {one: look_for_space(KERNELS / f"{one}.cu", Path.cwd()) for one in sorted(operators)}
+    paths = {
+        operator: look_for_space(KERNELS / f"{operator}.cu", Path.cwd())
+        for operator in sorted(operators)
+    }
     return {one: load_definition(path) for one, path in paths.items() if path is not None}
 
 
@@ -195,9 +198,9 @@ def bandwidth(gpu: str | None, trace: Trace) -> tuple[str, float | None]:
     """Name the GPU and its memory's peak (1e9 B/s); raise a usage error for an unknown one."""
     from tuner.device.recorded.known_gpus import GPUS, known_gpu
 
-    known = known_gpu(gpu or trace.gpu)
-    if known is not None:
-        return gpu or trace.gpu, known.streaming_gbps
+    device_info = known_gpu(gpu or trace.gpu)
+    if device_info is not None:
+        return gpu or trace.gpu, device_info.streaming_gbps
     if gpu is None:
         return trace.gpu, trace.memory_gbps
     try:
@@ -212,23 +215,23 @@ def bandwidth(gpu: str | None, trace: Trace) -> tuple[str, float | None]:
     return trace.gpu, gbps
 
 
-def as_object(found: Findings) -> dict[str, object]:
+def as_object(findings: Findings) -> dict[str, object]:
     """Make the object that `--json` prints."""
     from tuner.extensions.engines.timeline.gains import predicted_gain
 
-    trace = found.trace
+    trace = findings.trace
     return {
         "trace": str(trace.path),
-        "gpu": found.gpu or None,
-        "gbps": found.gbps,
+        "gpu": findings.gpu or None,
+        "gbps": findings.gbps,
         "kernel_us": trace.kernel_us,
         "span_us": trace.span_us,
         "busy_us": trace.busy_us,
         "idle_share": trace.idle_share,
         "cut": trace.cut,
-        "predicted": found.predicted and asdict(found.predicted),
-        "measured": found.measured,
-        "missing": list(found.missing),
+        "predicted": findings.predicted and asdict(findings.predicted),
+        "measured": findings.measured,
+        "missing": list(findings.missing),
         "rows": [
             {
                 "operator": row.label.operator or None,
@@ -251,23 +254,27 @@ def as_object(found: Findings) -> dict[str, object]:
                     for use in row.kernels
                 ],
             }
-            for row in found.rows
+            for row in findings.rows
         ],
-        "commands": [{"command": _line(one), "at_most": one.at_most} for one in found.commands],
+        "commands": [
+            {"command": _line(command), "at_most": command.at_most} for command in findings.commands
+        ],
     }
 
 
-def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType]:
+def as_text(findings: Findings, top: int, *, wide: bool) -> Iterator[RenderableType]:
     """Lay the findings out for a terminal; one that is not wide has no room for kernels' names.
 
     First what was profiled, then the rows, what is not known of them, and what to run.
     """
     from tuner.extensions.engines.timeline.table import without_shapes
 
-    trace = found.trace
+    trace = findings.trace
     overlap = trace.kernel_us - trace.busy_us
-    gpu = found.gpu or "a GPU that the trace does not name"
-    rate = f"{found.gbps:,.0f} GB/s" if found.gbps else "bandwidth not known: name it with --gpu"
+    gpu = findings.gpu or "a GPU that the trace does not name"
+    rate = (
+        f"{findings.gbps:,.0f} GB/s" if findings.gbps else "bandwidth not known: name it with --gpu"
+    )
     yield f"{gpu}, {rate}"
     yield (
         f"{trace.kernel_us:,.1f} us of kernels in {trace.span_us:,.1f} us, {trace.idle_share:.1%} "
@@ -278,47 +285,48 @@ def as_text(found: Findings, top: int, *, wide: bool) -> Iterator[RenderableType
     if overlap >= 0.1:
         yield f"{overlap:,.1f} us ran beside others: a share of those may cost the step less"
     yield ""
-    yield _table_of(found, top, wide=wide)
-    if found.predicted is not None:
-        yield f"\nwith the best that is known the step takes {_write_gain(found.predicted)} less"
-    if found.measured is not None:
-        yield f"{'' if found.predicted else chr(10)}afterwards it took {found.measured:.1%} less"
-    if found.missing:
+    yield _table_of(findings, top, wide=wide)
+    if findings.predicted is not None:
+        yield f"\nwith the best that is known the step takes {_write_gain(findings.predicted)} less"
+    if findings.measured is not None:
+        apart = "" if findings.predicted else "\n"
+        yield f"{apart}afterwards it took {findings.measured:.1%} less"
+    if findings.missing:
         yield "\nfiles of configs that the engine lacks (`tune fleet MODEL --log`):"
-        yield from (f"  {name}" for name in found.missing)
-    lacking = dict.fromkeys(row.name for row in without_shapes(found.rows))
+        yield from (f"  {name}" for name in findings.missing)
+    lacking = dict.fromkeys(row.name for row in without_shapes(findings.rows))
     if lacking:
         yield f"\nshapes not known: {', '.join(lacking)}"
-        if not found.shapes_given:
+        if not findings.shapes_given:
             yield (
                 "  CUDA graphs and nsys record none. Profile a step of the same batch without CUDA "
                 f"graphs and with record_shapes, and name it with --shapes ({PAGE})"
             )
         yield "  what no PyTorch operator launches has none in any trace: state its workload with"
         for name in lacking:
-            axes = ",".join(f"{axis}=..." for axis in found.axes.get(name, ("AXIS",)))
+            axes = ",".join(f"{axis}=..." for axis in findings.axes.get(name, ("AXIS",)))
             yield f"    --workload {name}:{axes}"
-    if found.unfound:
+    if findings.unfound:
         yield (
-            f"\nno search space found from here: {', '.join(found.unfound)}\n"
+            f"\nno search space found from here: {', '.join(findings.unfound)}\n"
             f"  floors and commands need {KERNELS} and its search spaces: run this in their tree"
         )
-    if found.commands:
+    if findings.commands:
         yield "\nmost to gain first:"
-    for one in found.commands:
-        gain = "" if one.at_most is None else f"    # at most {one.at_most:.1%} of the step"
-        yield f"  {_line(one)}{gain}"
+    for command in findings.commands:
+        gain = "" if command.at_most is None else f"    # at most {command.at_most:.1%} of the step"
+        yield f"  {_line(command)}{gain}"
 
 
-def _table_of(found: Findings, top: int, *, wide: bool) -> RenderableType:
+def _table_of(findings: Findings, top: int, *, wide: bool) -> RenderableType:
     from rich.table import Table
 
     best, after = (
-        any(getattr(row, name) is not None for row in found.rows) for name in ("best", "gained")
+        any(getattr(row, name) is not None for row in findings.rows) for name in ("best", "gained")
     )
     left = {"best": best, "gain": best, "gained": after, "kernels": wide and not (best or after)}
     left |= dict.fromkeys(("floor us", "at most"), wide or not (best or after))
-    cells = [_cells_of(row) for row in found.rows]
+    cells = [_cells_of(row) for row in findings.rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     columns = [name for name in cells[0] if left.get(name, True)]
     for name in columns:
@@ -326,10 +334,10 @@ def _table_of(found: Findings, top: int, *, wide: bool) -> RenderableType:
         table.add_column(name, justify=side, no_wrap=name != "operator", overflow="fold")
     for row in cells[:top]:
         table.add_row(*(row[name] for name in columns))
-    if rest := found.rows[top:]:
+    if rest := findings.rows[top:]:
         calls, share = sum(row.calls for row in rest), sum(row.share for row in rest)
         table.add_row(f"{len(rest)} more rows", "", f"{calls:,}", f"{share:.1%}")
-    table.add_row("all", "", "", f"{sum(row.share for row in found.rows):.1%}")
+    table.add_row("all", "", "", f"{sum(row.share for row in findings.rows):.1%}")
     return table
 
 

@@ -151,7 +151,7 @@ class _CppTranslator:
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 return self._compare_all(left, ops, comparators)
             case ast.Call(func=ast.Name(id=name), args=arguments):
-                texts = ", ".join(self.value(one).whole for one in arguments)
+                texts = ", ".join(self.value(argument).whole for argument in arguments)
                 if name in ("ceil_div", "abs"):
                     return CppCode(f"{'magnitude' if name == 'abs' else name}({texts})")
                 return CppCode(f"std::{name}<std::int64_t>({{{texts}}})")
@@ -167,8 +167,8 @@ class _CppTranslator:
         """
         ends, passes = str(is_or).lower(), str(not is_or).lower()
         kept: list[CppCode] = []
-        for number, one in enumerate(values, start=1):
-            code = self.value(one)
+        for number, node in enumerate(values, start=1):
+            code = self.value(node)
             if code.text != passes or number == len(values):
                 kept.append(code)
             if code.text == ends:

@@ -34,7 +34,7 @@ def export_dispatch(
     winners = cuda_winners_of(directory, choice, space)
     spec, dispatch, measured = winners.spec, winners.dispatch, winners.measured
     sources = CppSources(spec, dispatch, measured)
-    units = [variant_file(spec.name, one.number) for one in sources.variants]
+    units = [variant_file(spec.name, variant.number) for variant in sources.variants]
     files = source_files(sources)
     options = options_of(spec, files.values())
     files["CMakeLists.txt"] = template("CMakeLists.txt.j2").render(
@@ -67,16 +67,17 @@ def source_files(sources: CppSources) -> dict[str, str]:
     kernel = sources.spec.name
     files = {f"{kernel}.h": sources.header()}
     return files | {
-        variant_file(kernel, one.number): sources.variant(one) for one in sources.variants
+        variant_file(kernel, variant.number): sources.variant(variant)
+        for variant in sources.variants
     }
 
 
 def options_of(spec: KernelSpec, texts: Iterable[str]) -> list[str]:
     """List nvcc's options: those of the tuning, and the include folders in use."""
-    options = [one for one in spec.compile_options if not one.startswith(_ONLY_NVRTC)]
+    options = [option for option in spec.compile_options if not option.startswith(_ONLY_NVRTC)]
     sources = list(texts)
     used = (
-        one for one in spec.include_dirs if any(header_digest(text, (one,)) for text in sources)
+        path for path in spec.include_dirs if any(header_digest(text, (path,)) for text in sources)
     )
     return options + [f"-I{folder}" for folder in used]
 
@@ -90,7 +91,7 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
         "kernel": spec.name,
         "operators": dict(measured.operators),
         "axes": list(spec.axes),
-        "scalars": {one.name: one.value for one in sources.scalars},
+        "scalars": {scalar.name: scalar.value for scalar in sources.scalars},
         **({"constants": list(spec.constants)} if spec.constants else {}),
         "tune": TUNER_VERSION,
         "choice": {"within": table.choice.within, "max_variants": table.choice.most},
@@ -115,23 +116,23 @@ def _content_of_table(sources: CppSources, winners: Winners) -> dict[str, Any]:
                 "verified_by": measured.verified_by or None,
                 "surroundings": describe_surroundings(spec, table),
                 "shapes": {
-                    one.workload.key: {
-                        "variant": table.number(one.kernel),
-                        **_times(one.compared, one.best),
-                        "slowdown": one.slowdown,
-                        "reason": one.reason,
+                    entry.workload.key: {
+                        "variant": table.number(entry.kernel),
+                        **_times(entry.compared, entry.best),
+                        "slowdown": entry.slowdown,
+                        "reason": entry.reason,
                     }
-                    for one in table.entries
+                    for entry in table.entries
                 },
                 "held_out": {
-                    one.workload.key: {
-                        "variant": 0 if one.refuted else table.number(one.kernel),
-                        "nearest": one.nearest.key if one.nearest else None,
-                        "rule": table.number(one.kernel),
-                        "verdict": one.verdict,
-                        **_times(one.compared, one.best),
+                    held_out.workload.key: {
+                        "variant": 0 if held_out.refuted else table.number(held_out.kernel),
+                        "nearest": held_out.nearest.key if held_out.nearest else None,
+                        "rule": table.number(held_out.kernel),
+                        "verdict": held_out.verdict,
+                        **_times(held_out.compared, held_out.best),
                     }
-                    for one in table.held_out
+                    for held_out in table.held_out
                 },
                 "wanted": [
                     {"shape": workload.key, "candidate": one.candidate, "config": dict(one.config)}

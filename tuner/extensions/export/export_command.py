@@ -152,26 +152,26 @@ def _write_dispatch(
 ) -> None:
     from tuner.extensions.export.dispatch import export_dispatch
 
-    made = export_dispatch(session, to, choice, space)
-    table = made.table
+    exported = export_dispatch(session, to, choice, space)
+    table = exported.table
     count, total = len(table.kernels), len(table.entries)
     served = sum(entry.kernel is not None for entry in table.entries)
     of, rest = (f" of {total}", "; the baseline for the others") if served < total else ("", "")
     click.echo(
-        f"{made.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
+        f"{exported.folder} ({count} variant{'s' * (count != 1)} for {served}{of} tuned workloads, "
         f"{table.choice}{rest})"
     )
     if not count:
         click.echo("no variant is proved faster anywhere: only the baseline is exported", err=True)
-    for one in table.held_out:
-        if one.refuted:
+    for held_out in table.held_out:
+        if held_out.refuted:
             click.echo(
-                f"{one.workload}: the rule's variant is no faster there, production's serves",
+                f"{held_out.workload}: the rule's variant is no faster there, production's serves",
                 err=True,
             )
-    if made.incomplete:
+    if exported.incomplete:
         click.echo(
-            f"never compared, so served by the baseline: {', '.join(made.incomplete)}", err=True
+            f"never compared, so served by the baseline: {', '.join(exported.incomplete)}", err=True
         )
 
 
@@ -207,18 +207,18 @@ def _write_package(
 
     if space is not None and len(sessions) > 1:
         raise click.UsageError("--space is for one session")
-    found = [cuda_winners_of(one, choice, space) for one in sessions]
+    found = [cuda_winners_of(session, choice, space) for session in sessions]
     with NvrtcPool(cache=Cache()) as compiler:
         export_package(found, to, compiler, package, form)
     otherwise = OTHERWISE.get(form, "the fallback")
-    for one in found:
-        table = one.dispatch.table
+    for winners in found:
+        table = winners.dispatch.table
         served = sum(entry.kernel is not None for entry in table.entries)
         click.echo(
-            f"{one.spec.name}: {len(table.kernels)} variant{'s' * (len(table.kernels) != 1)} for "
-            f"{served} of {len(table.entries)} tuned workloads; {otherwise} for others"
+            f"{winners.spec.name}: {len(table.kernels)} variant{'s' * (len(table.kernels) != 1)} "
+            f"for {served} of {len(table.entries)} tuned workloads; {otherwise} for others"
         )
         if not table.kernels:
-            click.echo(f"{one.spec.name}: no variant is proved faster anywhere", err=True)
+            click.echo(f"{winners.spec.name}: no variant is proved faster anywhere", err=True)
     following = NEXT[form].format(to=as_argument(str(to)), path=str(to), package=package)
     click.echo(f"{to}: {following}")

@@ -62,7 +62,7 @@ def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
         ]
         for name in gone:
             (folder / name).unlink()
-        remove_empty({folder / one for name in gone for one in Path(name).parents[:-1]})
+        remove_empty({folder / path for name in gone for path in Path(name).parents[:-1]})
     except OSError as error:
         raise InputError(
             f"the export cannot be written: {error.strerror or error}",

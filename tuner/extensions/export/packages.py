@@ -45,11 +45,11 @@ def plugin_files(
 ) -> dict[str, str | bytes]:
     """Return all files of an engine's plugin: the package for PyTorch, hooks, entry point."""
     files, name = package_files(package, operators), engine.distribution
-    choices = [(one.described.kernel, dict(one.choices)) for one in operators]
+    choices = [(operator.described.kernel, dict(operator.choices)) for operator in operators]
     replaced = []
     for kernel, made in choices:
         # What a plugin with these choices replaces, and when the engine calls it.
-        targets = ", ".join(f"`{one.target}`" for one in engine.hooks_of(kernel, made))
+        targets = ", ".join(f"`{hook.target}`" for hook in engine.hooks_of(kernel, made))
         nothing = "nothing", engine.why_not.get(kernel, "")
         when = engine.only.get(kernel, "every model")
         replaced.append((kernel, *((targets, when) if targets else nothing)))
@@ -75,7 +75,7 @@ def plugin_files(
 def _read_runtime(folder: str, modules: Iterable[str]) -> dict[str, str]:
     """Read modules of the runtime as one flat package has them."""
     here = resources.files(f"tuner.extensions.runtime.{folder}")
-    read = {one: (here / f"{one}.py").read_text(encoding="utf-8") for one in modules}
+    read = {module: (here / f"{module}.py").read_text(encoding="utf-8") for module in modules}
     return {one: SHIPPED.sub("from .", text) for one, text in read.items()}
 
 
@@ -108,12 +108,14 @@ def kernels_files(
         )
     # What several versions may not share: the module and the namespace of its operators.
     digest, layers = sha256(), []
-    for one in operators:
-        for name, content in sorted(one.files.items()):
+    for operator in operators:
+        for name, content in sorted(operator.files.items()):
             digest.update(name.encode() + b"\0" + _bytes(content))
-        kernel = one.described.kernel
-        choice = next((each for each in one.choices.values() if (kernel, each) in LAYERS), None)
-        if choice and PASSED.get(kernel) == one.described.passed:
+        kernel = operator.described.kernel
+        choice = next(
+            (each for each in operator.choices.values() if (kernel, each) in LAYERS), None
+        )
+        if choice and PASSED.get(kernel) == operator.described.passed:
             layers.append((LAYERS[kernel, choice], choice, kernel))
     identity = f"_{package}_cuda_{digest.hexdigest()[:7]}"
     values = {
@@ -135,7 +137,9 @@ def kernels_files(
         "python-depends": [],
         "backend": {
             "type": "cuda",
-            "archs": sorted({capability(one.winners.measured.architecture) for one in operators}),
+            "archs": sorted(
+                {capability(operator.winners.measured.architecture) for operator in operators}
+            ),
         },
         "digest": {
             "algorithm": "sha256",
@@ -191,7 +195,7 @@ def export_package(
             f"a package named {package} would hide the one that it is for",
             remedy="name it otherwise: --package tuned_kernels",
         )
-    kernels = [one.spec.name for one in sessions]
+    kernels = [session.spec.name for session in sessions]
     for kernel in kernels:
         if kernels.count(kernel) > 1:
             raise InputError(
@@ -199,28 +203,28 @@ def export_package(
                 remedy="give one session for each kernel, and the others a package of their own",
             )
     alone = form == "kernelbench"  # where nothing is faster than the baseline, that may be good
-    operators = [OperatorFiles(one, compiler, with_baseline=alone) for one in sessions]
+    operators = [OperatorFiles(session, compiler, with_baseline=alone) for session in sessions]
     files = FORMATS[form](package, operators, str(to))
     content = {
         "tune": TUNER_VERSION,
         "package": package,
         "form": form,
         "operators": {
-            one.spec.name: {
-                "operators": dict(one.measured.operators),
-                "axes": list(one.spec.axes),
-                **({"constants": list(one.spec.constants)} if one.spec.constants else {}),
-                "device": one.measured.device,
-                "architecture": one.measured.architecture,
-                "measured": one.measured.date,
-                "verified_by": one.measured.verified_by or None,
+            session.spec.name: {
+                "operators": dict(session.measured.operators),
+                "axes": list(session.spec.axes),
+                **({"constants": list(session.spec.constants)} if session.spec.constants else {}),
+                "device": session.measured.device,
+                "architecture": session.measured.architecture,
+                "measured": session.measured.date,
+                "verified_by": session.measured.verified_by or None,
                 "made_from": {
-                    "source": one.manifest.source_sha,
-                    "space": one.manifest.space_sha,
-                    "template": one.manifest.template_sha,
+                    "source": session.manifest.source_sha,
+                    "space": session.manifest.space_sha,
+                    "template": session.manifest.template_sha,
                 },
             }
-            for one in sessions
+            for session in sessions
         },
     }
     write_folder(to, with_table(files, content))

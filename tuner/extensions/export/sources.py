@@ -100,7 +100,7 @@ class VariantSource:
 
     def any_launch(self, before: str) -> str:
         """Write a condition that holds where a launch is made; `before` begins their names."""
-        used = [f"{before}{i}" for i, one in enumerate(self.launches, start=1) if one.when]
+        used = [f"{before}{i}" for i, launch in enumerate(self.launches, start=1) if launch.when]
         return f"({' || '.join(used)})" if len(used) == len(self.launches) else "true"
 
 
@@ -111,12 +111,12 @@ class CppSources:
         refuse_opencl(spec.source, "an export of C++")
         self.spec, self._dispatch, self._measured = spec, dispatch, measured
         self._names = {axis: cpp_name(axis) for axis in spec.axes}
-        self._arrays = [one for one in spec.arguments if not one.is_scalar]
+        self._arrays = [argument for argument in spec.arguments if not argument.is_scalar]
         self.scalars = caller_scalars(spec)
         parameters = [
-            *(cpp_name(one.name) for one in self._arrays),
+            *(cpp_name(array.name) for array in self._arrays),
             *self._names.values(),
-            *(one.name for one in self.scalars),
+            *(scalar.name for scalar in self.scalars),
         ]
         if wrong := unusable_name(spec.name, parameters):
             raise InputError(wrong[0], path=spec.path, remedy=wrong[1])
@@ -145,34 +145,34 @@ class CppSources:
             axes=axes,
             axes_parameters=", ".join(f"std::int64_t {axis}" for axis in axes),
             scalars=self.scalars,
-            scalar_parameters="".join(f", {one.kind} {one.name}" for one in self.scalars),
+            scalar_parameters="".join(f", {scalar.kind} {scalar.name}" for scalar in self.scalars),
             scalar_defaults="".join(
-                f", {one.kind} {one.name} = {one.default}" for one in self.scalars
+                f", {scalar.kind} {scalar.name} = {scalar.default}" for scalar in self.scalars
             ),
-            asked=", ".join([*axes, *(one.name for one in self.scalars)]),
+            asked=", ".join([*axes, *(scalar.name for scalar in self.scalars)]),
             axes_logs=", ".join(f"std::log(static_cast<double>({axis}))" for axis in axes),
             forward=sorted(
                 {FORWARD_DECLARED[a.dtype] for a in self._arrays if a.dtype in FORWARD_DECLARED}
             ),
             pointers=self._arrays,
             scratches=[
-                {"name": one.name, "bytes": self._bytes(one, one.shape)}
-                for one in self._arrays
-                if one.role == "scratch" and not self.spec.is_sized(one)
+                {"name": array.name, "bytes": self._bytes(array, array.shape)}
+                for array in self._arrays
+                if array.role == "scratch" and not self.spec.is_sized(array)
             ],
-            sized=[one.name for one in self.spec.sized],
-            zeroed=[one.name for one in self._arrays if one.zeroed],
+            sized=[argument.name for argument in self.spec.sized],
+            zeroed=[array.name for array in self._arrays if array.zeroed],
             constants=", ".join(self.spec.constants),
-            mapped=any(launch.maps for one in self.variants for launch in one.launches),
+            mapped=any(launch.maps for variant in self.variants for launch in variant.launches),
         )
 
-    def variant(self, one: VariantSource) -> str:
-        space = f"{self.spec.name}_v{one.number}_code"
+    def variant(self, source: VariantSource) -> str:
+        space = f"{self.spec.name}_v{source.number}_code"
         passed = {scalar.position for scalar in self.scalars}
         own = list(enumerate(self.spec.arguments))
-        mapped = (name for launch in one.launches for name, _ in launch.maps)
-        taken = {*mapped, *(name for launch in one.launches for name in launch.taken)}
-        if not all(launch.taken for launch in one.launches):
+        mapped = (name for launch in source.launches for name, _ in launch.maps)
+        taken = {*mapped, *(name for launch in source.launches for name in launch.taken)}
+        if not all(launch.taken for launch in source.launches):
             taken = {argument.name for _, argument in own}
         computed = {a.name: a for at, a in own if a.is_scalar and at not in passed}
         places = {
@@ -181,11 +181,11 @@ class CppSources:
         }
         return template("variant.cu.j2").render(
             **self._common(),
-            variant=one,
+            variant=source,
             macros=[f"{name} {text}" for name, text in self._measured.operators.items()],
-            body=in_namespace(one.source, space),
+            body=in_namespace(source.source, space),
             hidden=hidden_by(
-                _DEFINED.findall(one.source),
+                _DEFINED.findall(source.source),
                 [*self._names.values(), *(cpp_name(one.name) for one in self.spec.arguments)],
             ),
             space=space,
@@ -202,17 +202,22 @@ class CppSources:
                         *(f"&tune_map_{i}" for i in range(1, len(launch.maps) + 1)),
                     )
                 )
-                for launch in one.launches
+                for launch in source.launches
             ],
             local={a.name: cpp_name(a.name) for a in self._arrays},
         )
 
     def _common(self) -> Mapping[str, str]:
-        arrays = (cpp_name(one.name) for one in self._arrays)
+        arrays = (cpp_name(array.name) for array in self._arrays)
         return {
             "parameters": self._parameters(""),
             "passed": ", ".join(
-                [*arrays, *self._names.values(), "stream", *(one.name for one in self.scalars)]
+                [
+                    *arrays,
+                    *self._names.values(),
+                    "stream",
+                    *(scalar.name for scalar in self.scalars),
+                ]
             ),
             "kernel": self.spec.name,
             "version": TUNER_VERSION,
@@ -247,33 +252,35 @@ class CppSources:
             text = f"narrow<{kind}>({integer(argument.value, self._names)})"
         return {"type": kind, "local": f"tune_{argument.name}", "text": text}
 
-    def _translate(self, one: ExportedVariant) -> VariantSource:
+    def _translate(self, variant: ExportedVariant) -> VariantSource:
         try:
             known = {**self._names, **DEVICE}
             shapes = (
                 " && ".join(f"{self._names[axis]} == {size}" for axis, size in shape)
-                for shape in one.shapes
+                for shape in variant.shapes
             )
-            conditions = [f"({' || '.join(f'({text})' for text in shapes)})"] if one.shapes else []
-            conditions += [truth(condition, known) for condition in one.conditions]
+            conditions = (
+                [f"({' || '.join(f'({text})' for text in shapes)})"] if variant.shapes else []
+            )
+            conditions += [truth(condition, known) for condition in variant.conditions]
             decided = dict.fromkeys(text for text in conditions if text != "true")
             return VariantSource(
-                one.number,
-                one.title,
-                one.source,
-                tuple(map(self._launch, one.launches)),
-                (*decided, *(scalar.is_default for scalar in one.fixed)),
-                one.static_bytes,
-                tuple(scalar.name for scalar in one.fixed),
+                variant.number,
+                variant.title,
+                variant.source,
+                tuple(map(self._launch, variant.launches)),
+                (*decided, *(scalar.is_default for scalar in variant.fixed)),
+                variant.static_bytes,
+                tuple(scalar.name for scalar in variant.fixed),
                 {
-                    a.name: self._bytes(a, one.scratch[a.name])
+                    a.name: self._bytes(a, variant.scratch[a.name])
                     for a in self.spec.sized
-                    if one.number
+                    if variant.number
                 },
             )
         except ExpressionError as error:
             # A candidate's search space stands in the session; the first one's is the user's.
-            path = self.spec.path if one.candidate == INITIAL else Path(one.candidate)
+            path = self.spec.path if variant.candidate == INITIAL else Path(variant.candidate)
             raise ExpressionError(
                 error.message, path=path, line=error.line, remedy=error.remedy
             ) from error
@@ -282,7 +289,7 @@ class CppSources:
         known = {**self._names, **DEVICE}
 
         def dimensions(sizes: Sequence[Expression], otherwise: str) -> str:
-            texts = [integer(one, known) for one in sizes]
+            texts = [integer(size, known) for size in sizes]
             return "{" + ", ".join([*texts, otherwise, otherwise, otherwise][:3]) + "}"
 
         shared = integer(spec.shared_memory, known) if spec.shared_memory else "0"
@@ -291,11 +298,11 @@ class CppSources:
         parts = (dimensions(spec.grid, "1"), dimensions(spec.block, "1"), cluster)
         when = truth(spec.when, known) if spec.when else "true"
         geometry = f"Launch{{{', '.join(parts)}, {shared}, {programmatic}}}"
-        maps = tuple((one.of, self._map(one)) for one in spec.maps)
+        maps = tuple((map_spec.of, self._map(map_spec)) for map_spec in spec.maps)
         when = "" if when == "true" else when
         return CppLaunch(spec.kernel, geometry, when, spec.arguments, maps)
 
-    def _map(self, one: TensorMapSpec) -> str:
+    def _map(self, map_spec: TensorMapSpec) -> str:
         """Write a `Map` of the header's, whose dimensions begin with the innermost."""
         known = {**self._names, **DEVICE}
 
@@ -308,13 +315,15 @@ class CppSources:
         def product(sizes: Sequence[str]) -> str:
             return reduce(lambda a, b: f"product({a}, {b})", sizes)
 
-        size, shape = str(one.element_bytes), whole(one.shape)
-        steps = whole(one.strides) or [product(shape[:n]) for n in range(1, len(shape))]
-        numbers = (str(DATA_TYPES[one.dtype]), size, str(len(shape)))
-        lists = (shape, ["0", *(product([size, step]) for step in steps)], whole(one.box))
-        swizzle = "0" if one.swizzle is None else integer(one.swizzle, known)
-        promotion = L2_PROMOTION if one.l2_promotion is None else integer(one.l2_promotion, known)
-        last = (swizzle, str(promotion), product(whole(one.own_shape)))
+        size, shape = str(map_spec.element_bytes), whole(map_spec.shape)
+        steps = whole(map_spec.strides) or [product(shape[:n]) for n in range(1, len(shape))]
+        numbers = (str(DATA_TYPES[map_spec.dtype]), size, str(len(shape)))
+        lists = (shape, ["0", *(product([size, step]) for step in steps)], whole(map_spec.box))
+        swizzle = "0" if map_spec.swizzle is None else integer(map_spec.swizzle, known)
+        promotion = (
+            L2_PROMOTION if map_spec.l2_promotion is None else integer(map_spec.l2_promotion, known)
+        )
+        last = (swizzle, str(promotion), product(whole(map_spec.own_shape)))
         return f"Map{{{', '.join([*numbers, *map(padded, lists), *last])}}}"
 
 
@@ -344,8 +353,8 @@ def template(name: str) -> Template:
 
 def describe_surroundings(spec: KernelSpec, table: DispatchTable) -> dict[str, str]:
     """Say what each of the surroundings is that times were measured in, by name."""
-    named = {one.name: str(one) for one in spec.surroundings}
-    best = [one.best for one in table.entries] + [one.best for one in table.held_out]
+    named = {surrounding.name: str(surrounding) for surrounding in spec.surroundings}
+    best = [entry.best for entry in table.entries] + [held_out.best for held_out in table.held_out]
     used = [one.surroundings for one in best if one is not None]
     return {name: named.get(name, name) for name in used if name}
 

@@ -76,7 +76,7 @@ def exported_variants(
     def find_fixed(
         source: str, launches: Sequence[LaunchSpec], choices: Collection[str]
     ) -> tuple[CallerScalar, ...]:
-        kernels = [(one.kernel, spec.places(one)) for one in launches]
+        kernels = [(launch.kernel, spec.places(launch)) for launch in launches]
         return fixed_scalars(scalars, source, kernels, choices)
 
     source = with_own_headers(hide_host_code(read_source(spec.source)))
@@ -84,8 +84,8 @@ def exported_variants(
     yield ExportedVariant(0, "the baseline", source, tuple(spec.baseline), in_baseline)
     for number, kernel in enumerate(dispatch.table.kernels, start=1):
         reach, source = dispatch.applicability(kernel), with_own_headers(kernel.source)
-        added = [one for one in spec.arguments if one.added]
-        users = [one for one in spec.arguments if not one.added]
+        added = [argument for argument in spec.arguments if argument.added]
+        users = [argument for argument in spec.arguments if not argument.added]
         launches = name_arguments(reach.launches, users) if added else tuple(reach.launches)
         yield ExportedVariant(
             number,
@@ -94,11 +94,11 @@ def exported_variants(
             launches,
             find_fixed(source, launches, reach.choices),
             tuple(reach.conditions),
-            tuple(tuple(zip(reach.written, one, strict=True)) for one in reach.shapes)
+            tuple(tuple(zip(reach.written, shape, strict=True)) for shape in reach.shapes)
             if reach.written
             else (),
             reach.static_bytes,
-            {**{one.name: (_NOTHING,) for one in added}, **reach.scratch},
+            {**{argument.name: (_NOTHING,) for argument in added}, **reach.scratch},
             kernel.variant.candidate,
         )
 
@@ -113,20 +113,20 @@ def caller_scalars(spec: KernelSpec) -> tuple[CallerScalar, ...]:
     pointers = {
         position
         for launch in spec.baseline
-        for position, one in _parameters(source, launch.kernel, spec.places(launch))
-        if one.pointers
+        for position, parameter in _parameters(source, launch.kernel, spec.places(launch))
+        if parameter.pointers
     }
     return tuple(
         CallerScalar(
-            cpp_name(one.name),
-            scalar_type(spec, one),
-            _literal(spec, one),
+            cpp_name(argument.name),
+            scalar_type(spec, argument),
+            _literal(spec, argument),
             position,
-            _names_in(one) & {operator.name for operator in spec.operators},
-            one.value.evaluate({}),
+            _names_in(argument) & {operator.name for operator in spec.operators},
+            argument.value.evaluate({}),
         )
-        for position, one in enumerate(spec.arguments)
-        if one.value is not None and not one.value.names and position not in pointers
+        for position, argument in enumerate(spec.arguments)
+        if argument.value is not None and not argument.value.names and position not in pointers
     )
 
 
@@ -150,8 +150,12 @@ def fixed_scalars(
     for name, places in kernels:
         kernel = _kernel(parsed, name)
         words = {*IDENTIFIER.findall(parsed.masked, *kernel.body)} if kernel else set()
-        read |= {at for at, one in _parameters(parsed, name, places) if one.name in words}
-    return tuple(one for one in scalars if one.position not in read or one.choices & macros)
+        read |= {
+            at for at, parameter in _parameters(parsed, name, places) if parameter.name in words
+        }
+    return tuple(
+        scalar for scalar in scalars if scalar.position not in read or scalar.choices & macros
+    )
 
 
 def scalar_type(spec: KernelSpec, argument: Argument) -> str:
@@ -169,10 +173,10 @@ def scalar_type(spec: KernelSpec, argument: Argument) -> str:
 def _kernel(parsed: SourceFile, name: str) -> KernelFunction | None:
     """Find a kernel whose parameters are known."""
     try:
-        found = parsed.kernel(name)
+        function = parsed.kernel(name)
     except InputError:
         return None
-    return found if found.parameters_known else None
+    return function if function.parameters_known else None
 
 
 def _parameters(

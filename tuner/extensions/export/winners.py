@@ -44,15 +44,15 @@ def cuda_winners_of(
     narrow: Narrow | None = None,
 ) -> Winners:
     """Read a session as `winners_of`; raise `SessionError` too where its kernel is Python."""
-    found = winners_of(directory, choice, space, narrow)
-    if found.spec.is_callable:
+    winners = winners_of(directory, choice, space, narrow)
+    if winners.spec.is_callable:
         raise SessionError(
-            f"{found.spec.name} is a Python kernel: there is no CUDA to export",
+            f"{winners.spec.name} is a Python kernel: there is no CUDA to export",
             path=directory,
             remedy="--format sglang-configs or vllm-configs writes the engines' own files of "
             "configs; the modules under `tuned` in the session hold what was tuned",
         )
-    return found
+    return winners
 
 
 def winners_of(

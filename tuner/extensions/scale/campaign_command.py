@@ -82,18 +82,18 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
             "seconds": campaign.ledger.wall_s,
             "exit_code": exit_code,
             "error": str(failure) if isinstance(failure, TunerError) else None,
-            "jobs": [_job_object(one) for one in states],
+            "jobs": [_job_object(state) for state in states],
         }
         click.echo(json.dumps(result))
     else:
-        left = [one for one in states if one.status != "done"]
+        left = [state for state in states if state.status != "done"]
         if dry_run:
-            for one in left:
-                click.echo(end_line(one) if one.message else one.name)
+            for job_state in left:
+                click.echo(end_line(job_state) if job_state.message else job_state.name)
             click.echo(f"{len(left)} of {len(states)} jobs are left")
         else:
-            for one in states:
-                click.echo(end_line(one))
+            for state in states:
+                click.echo(end_line(state))
             took = duration(campaign.ledger.wall_s)
             click.echo(f"{len(states) - len(left)} of {len(states)} jobs done in {took}")
             click.echo(f"index  {plan.folder / 'index.html'}")
@@ -105,18 +105,18 @@ def command(file: Path, folder: Path | None, fresh: bool, dry_run: bool, as_json
         raise Exit(exit_code)
 
 
-def _job_object(one: JobState) -> dict[str, object]:
-    found = one.outcome
+def _job_object(job_state: JobState) -> dict[str, object]:
+    outcome = job_state.outcome
     return {
-        "name": one.name,
-        "kernel": one.kernel,
-        "status": one.status,
-        "kept": one.kept,
-        "seconds": one.seconds,
-        "exit_code": one.exit_code,
-        "message": one.message,
-        "device": found.device if found else None,
-        "workloads": found.workloads if found else None,
-        "trials": found.trials if found else None,
-        "speedup": round(found.speedup, 4) if found and found.speedup else None,
+        "name": job_state.name,
+        "kernel": job_state.kernel,
+        "status": job_state.status,
+        "kept": job_state.kept,
+        "seconds": job_state.seconds,
+        "exit_code": job_state.exit_code,
+        "message": job_state.message,
+        "device": outcome.device if outcome else None,
+        "workloads": outcome.workloads if outcome else None,
+        "trials": outcome.trials if outcome else None,
+        "speedup": round(outcome.speedup, 4) if outcome and outcome.speedup else None,
     }

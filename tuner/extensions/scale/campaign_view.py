@@ -45,14 +45,14 @@ class PlainCampaignView:
 
     def update(self, states: Sequence[JobState]) -> None:
         """Print what has changed."""
-        for one in states:
-            phase = one.progress.phase if one.progress and one.place else ""
-            now = (one.status, phase, str(one.starts))
-            before = self._told.setdefault(one.name, ("waiting", "", "0"))
-            if now != before and not one.kept:
-                self._told[one.name] = now
+        for state in states:
+            phase = state.progress.phase if state.progress and state.place else ""
+            now = (state.status, phase, str(state.starts))
+            before = self._told.setdefault(state.name, ("waiting", "", "0"))
+            if now != before and not state.kept:
+                self._told[state.name] = now
                 seconds = time.monotonic() - self._began_s
-                self._console.print(f"{seconds:6.1f} s  {line(one)}", soft_wrap=True)
+                self._console.print(f"{seconds:6.1f} s  {line(state)}", soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self
@@ -103,53 +103,62 @@ def campaign_table(states: Sequence[JobState], seconds: float, *, rows: int) -> 
         table.add_column(name, justify="right", no_wrap=True)
     by_urgency = sorted(range(len(states)), key=lambda i: (ORDER.index(states[i].status), i))
     for i in sorted(by_urgency[:rows]):
-        one = states[i]
-        took = duration(one.seconds) if one.seconds else ""
-        style = STYLES.get(one.status)
+        job_state = states[i]
+        took = duration(job_state.seconds) if job_state.seconds else ""
+        style = STYLES.get(job_state.status)
         titled, doing = (
-            Text(text, overflow="ellipsis", no_wrap=True) for text in (one.name, phase(one))
+            Text(text, overflow="ellipsis", no_wrap=True)
+            for text in (job_state.name, phase(job_state))
         )
-        table.add_row(titled, one.place, doing, trials(one), speedup(one), took, style=style)
-    done = sum(one.status == "done" for one in states)
+        table.add_row(
+            titled, job_state.place, doing, trials(job_state), speedup(job_state), took, style=style
+        )
+    done = sum(state.status == "done" for state in states)
     hidden = len(states) - rows
     more = f", {hidden} not shown" if hidden > 0 else ""
     summary = f"{done} of {len(states)} jobs done{more}, {duration(seconds)} elapsed"
     return Group(table, Text(summary))
 
 
-def line(one: JobState) -> str:
+def line(job_state: JobState) -> str:
     """Describe where a job stands in one line."""
-    on = f"on {one.place}" if one.place else ""
-    return ", ".join(part for part in (f"{one.name} {on}".strip(), phase(one)) if part)
+    on = f"on {job_state.place}" if job_state.place else ""
+    return ", ".join(part for part in (f"{job_state.name} {on}".strip(), phase(job_state)) if part)
 
 
-def end_line(one: JobState) -> str:
+def end_line(job_state: JobState) -> str:
     """Describe what came of a job in one line."""
-    found = [f"{trials(one)} trials" if one.outcome else "", speedup(one)]
-    return ", ".join(part for part in (f"{one.name}: {phase(one)}", *found) if part)
+    found = [f"{trials(job_state)} trials" if job_state.outcome else "", speedup(job_state)]
+    return ", ".join(part for part in (f"{job_state.name}: {phase(job_state)}", *found) if part)
 
 
-def phase(one: JobState) -> str:
+def phase(job_state: JobState) -> str:
     """Say what a job does, or why it does nothing."""
-    if one.status == "running":
-        said = PHASES[one.progress.phase] if one.progress else "starting"
-    elif one.status == "done":
-        said = "done before" if one.kept else f"done in {duration(one.seconds)}"
+    if job_state.status == "running":
+        said = PHASES[job_state.progress.phase] if job_state.progress else "starting"
+    elif job_state.status == "done":
+        said = "done before" if job_state.kept else f"done in {duration(job_state.seconds)}"
     else:
-        said = one.status
-    return f"{said}: {one.message[:MOST_MESSAGE_CHARS]}" if one.message else said
+        said = job_state.status
+    return f"{said}: {job_state.message[:MOST_MESSAGE_CHARS]}" if job_state.message else said
 
 
-def trials(one: JobState) -> str:
+def trials(job_state: JobState) -> str:
     """Count the trials of a job, of how many where that is known."""
-    if one.outcome is not None:
-        return f"{one.outcome.trials:,}"
-    if one.progress is None or not one.progress.budget:
+    if job_state.outcome is not None:
+        return f"{job_state.outcome.trials:,}"
+    if job_state.progress is None or not job_state.progress.budget:
         return ""
-    return f"{one.progress.trials:,}/{one.progress.budget:,}"
+    return f"{job_state.progress.trials:,}/{job_state.progress.budget:,}"
 
 
-def speedup(one: JobState) -> str:
+def speedup(job_state: JobState) -> str:
     """Write the measured speedup, or what the search has found so far."""
-    found = one.outcome.speedup if one.outcome else one.progress.speedup if one.progress else None
+    found = (
+        job_state.outcome.speedup
+        if job_state.outcome
+        else job_state.progress.speedup
+        if job_state.progress
+        else None
+    )
     return "" if found is None else formatting.ratio(found)

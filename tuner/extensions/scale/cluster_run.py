@@ -91,8 +91,8 @@ def _group(
     """Open the slots that are free, by their names; those that cannot be had are told of."""
     from tuner.extensions.scale.cluster.coordinator import LeftOutError
 
-    found = cluster.fitting(wanted, wait_s=cluster.settings.timeouts.rejoin_s)
-    names = [info.name for info in found]
+    infos = cluster.fitting(wanted, wait_s=cluster.settings.timeouts.rejoin_s)
+    names = [info.name for info in infos]
     most = len(names) if gpus == ALL else int(gpus)
     members: dict[str, RemoteDevice] = {}
     failures: list[DeviceError] = []
@@ -135,11 +135,11 @@ def _join_failures(cluster: Cluster, failures: Sequence[DeviceError]) -> DeviceE
     from tuner.extensions.scale.cluster.coordinator import LeftOutError
 
     left_out = cluster.left_out()
-    told: list[DeviceError] = [left_out] if left_out else []
-    told += [failure for failure in failures if not isinstance(failure, LeftOutError)]
-    if len(told) == 1:
-        return told[0]
-    remedies = dict.fromkeys(error.remedy for error in told if error.remedy)
+    errors: list[DeviceError] = [left_out] if left_out else []
+    errors += [failure for failure in failures if not isinstance(failure, LeftOutError)]
+    if len(errors) == 1:
+        return errors[0]
+    remedies = dict.fromkeys(error.remedy for error in errors if error.remedy)
     return DeviceError(
-        "; ".join(error.message for error in told), remedy="; ".join(remedies) or None
+        "; ".join(error.message for error in errors), remedy="; ".join(remedies) or None
     )

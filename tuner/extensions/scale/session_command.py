@@ -34,20 +34,30 @@ def command() -> None:
 def list_sessions(store: str | None, as_json: bool) -> None:
     """List the copies on the server, the most recently updated last."""
     copies = _copies(store)
-    found = copies.summaries()
+    summaries = copies.summaries()
     if as_json:
-        listed = [asdict(one) | {"heard": one.heard.isoformat()} for one in found]
+        listed = [asdict(summary) | {"heard": summary.heard.isoformat()} for summary in summaries]
         click.echo(json.dumps({"store": str(copies.location), "sessions": listed}))
         return
     click.echo(f"store {copies.location}")
-    if not found:
+    if not summaries:
         click.echo("no session is there yet")
         return
     rows = [_COLUMNS]
-    for one in found:
-        heard = one.heard.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        in_use = "yes" if one.in_use else "no"
-        rows.append((one.id, one.kernel, one.state, str(one.records), heard, in_use, one.writer))
+    for summary in summaries:
+        heard = summary.heard.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        in_use = "yes" if summary.in_use else "no"
+        rows.append(
+            (
+                summary.id,
+                summary.kernel,
+                summary.state,
+                str(summary.records),
+                heard,
+                in_use,
+                summary.writer,
+            )
+        )
     # Others may write there: what is no text would command the terminal.
     plain = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*plain, strict=True)]

@@ -266,7 +266,7 @@ def rows_of(comparison: SearcherComparison) -> list[tuple[str, Mapping[str, Sear
 def curves_of(result: SpaceResult) -> tuple[list[Curve], Floats]:
     """Return each method's curve on a space, and what random search expects there."""
     optimum_us = result.space.optimum_us
-    curves = [Curve(one.searcher, optimum_us / one.found_us) for one in result.methods]
+    curves = [Curve(method.searcher, optimum_us / method.found_us) for method in result.methods]
     return curves, optimum_us / result.random_us
 
 

@@ -212,10 +212,14 @@ def compare(
         reading(path)
         read += recorded_spaces(path, own, workloads)
     # Recordings of one name have their folders' too: those of two GPUs are called alike.
-    paths = Counter(recording_name(path) for path in {one.path for one in read})
+    paths = Counter(
+        recording_name(path) for path in {recorded_space.path for recorded_space in read}
+    )
     spaces = [
-        replace(one, name=f"{one.path.parent.name}/{one.name}") if paths[one.name] > 1 else one
-        for one in read
+        replace(recorded_space, name=f"{recorded_space.path.parent.name}/{recorded_space.name}")
+        if paths[recorded_space.name] > 1
+        else recorded_space
+        for recorded_space in read
     ]
     left = {(number, name): seeds for number in range(len(spaces)) for name in searchers}
 

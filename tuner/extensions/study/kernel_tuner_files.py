@@ -386,7 +386,7 @@ def _stands_for_failure(time: object) -> bool:
 
 def _samples(times: object, us_per_unit: float) -> tuple[float, ...]:
     if isinstance(times, list) and all(map(_is_time, times)):
-        return tuple(one * us_per_unit for one in times)
+        return tuple(time * us_per_unit for time in times)
     return ()
 
 
@@ -425,17 +425,19 @@ def _read_result(result: _ResultModel, unit: str, number: int) -> ForeignAnswer:
     samples_us = _samples(result.times.get("runtimes"), us_per_unit)
     time_us: float | None = None
     if status is Status.CORRECT:
-        one = next((one for one in result.measurements if one.name == "time"), None)
-        if one is None and not samples_us:
+        measurement = next(
+            (measurement for measurement in result.measurements if measurement.name == "time"), None
+        )
+        if measurement is None and not samples_us:
             _refuse_damage(f"result {number} is correct and has no measurement named `time`")
-        if one is None:
+        if measurement is None:
             time_us = fmean(samples_us)
-        elif isinstance(one.value, str) or _stands_for_failure(one.value):
+        elif isinstance(measurement.value, str) or _stands_for_failure(measurement.value):
             status = Status.LAUNCH
-        elif _is_time(one.value):
-            time_us = float(one.value) * _us_per(one.unit or unit)
+        elif _is_time(measurement.value):
+            time_us = float(measurement.value) * _us_per(measurement.unit or unit)
         else:
-            _refuse_damage(f"result {number} has a time of {one.value!r}")
+            _refuse_damage(f"result {number} has a time of {measurement.value!r}")
     if time_us is None:
         return ForeignAnswer(status, f"T4 says {status}", seconds=seconds)
     return ForeignAnswer(status, "", time_us, samples_us, seconds=seconds)

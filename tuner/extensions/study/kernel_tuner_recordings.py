@@ -181,26 +181,26 @@ def _find_workload(
     choices = [w for w in (spec.workloads if asked is None else asked) if not w.held_out]
     size = _without_ones(measured.problem_size)
     if measured.own is not None:
-        found = [w for w in choices if w.key == measured.own.workload]
+        workloads = [w for w in choices if w.key == measured.own.workload]
         unclear = f"the workload {measured.own.workload}, which is not asked for"
         remedy = f"ask for it with --workload {measured.own.workload}"
     else:
         of_size = [w for w in choices if size and _without_ones(w.values.values()) == size]
-        found = choices if len(choices) == 1 else of_size
+        workloads = choices if len(choices) == 1 else of_size
         named = choices or list(spec.tuned)
         told = " x ".join(map(str, measured.problem_size)) or "it does not tell"
         unclear = f"one problem size, {told}; which of {len(named)} workloads that is, is not clear"
         example = f", as in --workload {named[0].key}" if named else ""
         remedy = f"name the workload that was measured{example}"
-    if len(found) != 1:
+    if len(workloads) != 1:
         raise DeviceError(f"holds {unclear}", remedy=remedy)
-    others = [workload for workload in asked or () if workload != found[0]]
+    others = [workload for workload in asked or () if workload != workloads[0]]
     if others:
         raise DeviceError(
-            f"holds one workload, {found[0]}; this run asks for {len(others)} more",
-            remedy=f"--workload {found[0].key} asks for that one alone",
+            f"holds one workload, {workloads[0]}; this run asks for {len(others)} more",
+            remedy=f"--workload {workloads[0].key} asks for that one alone",
         )
-    return replace(found[0], held_out=False)
+    return replace(workloads[0], held_out=False)
 
 
 def _without_ones(sizes: Iterable[int]) -> list[int]:
@@ -262,7 +262,7 @@ def _measured_in(
     if baseline is None or not answers:
         raise SessionError("holds no trial to export", path=session.directory, remedy=_RESUME)
     created = session.environment.get("date") or manifest.created
-    (text,) = (one.space_text for one in session.candidates() if one.name == candidate)
+    (text,) = (record.space_text for record in session.candidates() if record.name == candidate)
     document = parse(text, session.directory / f"{candidate}.yaml")
     own = Own(
         kernel=manifest.kernel,
@@ -297,17 +297,21 @@ def _answer_of(measured: Measurement) -> ForeignAnswer:
 
 def _finals(session: Session, workload: Workload, candidate: str) -> RecordedFinals | None:
     """Keep the rounds of the last comparison, of this candidate's configs."""
-    found = [one for one in session.comparisons() if one.workload == workload and one.paired]
-    finalists = found[-1].finalists if found else ()
+    comparisons = [
+        comparison
+        for comparison in session.comparisons()
+        if comparison.workload == workload and comparison.paired
+    ]
+    finalists = comparisons[-1].finalists if comparisons else ()
     columns = [k for k, v in enumerate(finalists, 1) if v.candidate == candidate]
     if not columns:
         return None
-    kept, isolated = (0, *columns), found[-1].isolated_us or (None,) * (len(finalists) + 1)
+    kept, isolated = (0, *columns), comparisons[-1].isolated_us or (None,) * (len(finalists) + 1)
     return RecordedFinals(
         programs=(BASELINE, *(finalists[k - 1].config.key for k in columns)),
-        rounds=tuple(tuple(ticks(row[k]) for k in kept) for row in found[-1].rounds),
+        rounds=tuple(tuple(ticks(row[k]) for k in kept) for row in comparisons[-1].rounds),
         isolated=tuple(None if (us := isolated[k]) is None else ticks(us) for k in kept),
-        alone=tuple(ticks(found[-1].alone_us[k]) for k in kept if found[-1].alone_us),
+        alone=tuple(ticks(comparisons[-1].alone_us[k]) for k in kept if comparisons[-1].alone_us),
     )
 
 

@@ -90,7 +90,7 @@ def command(
     given = None if config is None else options.unique(tuple(pairs), "parameter")
     with interrupt_on_sigterm():
         with stdout_kept_for_result(as_json):
-            found = mutate(
+            report = mutate(
                 space,
                 config=given,
                 operators=options.unique(operators, "operator"),
@@ -101,15 +101,15 @@ def command(
                 progress=partial(_show_progress, console=console),
             )
         if as_json:
-            click.echo(json.dumps(as_object(found)))
+            click.echo(json.dumps(as_object(report)))
         else:
-            for line in as_text(found):
+            for line in as_text(report):
                 console.print(line, soft_wrap=True)
-    if not found.complete:
+    if not report.complete:
         raise KeyboardInterrupt
-    share = found.score.share
+    share = report.score.share
     if at_least is not None and (share is None or 100 * share < at_least):
-        caught = f"{share_text(found.score)} of the mutants caught"
+        caught = f"{share_text(report.score)} of the mutants caught"
         click.echo(f"Error: {caught}, below the {at_least:g} % asked for", err=True)
         raise Exit(BELOW)
 

@@ -156,18 +156,18 @@ def load_spaces(
             path=path,
             remedy="name the right search space with --space",
         )
-    spec, known = definition.spec, recording.workloads
+    spec, recorded_workloads = definition.spec, recording.workloads
     if workloads:
         chosen = list(dict.fromkeys(workload_from_text(spec, text) for text in workloads))
     else:
-        tuned = [one for one in spec.tuned if one.key in known]
-        chosen = tuned or [workload_from_text(spec, key) for key in known]
+        tuned = [one for one in spec.tuned if one.key in recorded_workloads]
+        chosen = tuned or [workload_from_text(spec, key) for key in recorded_workloads]
     for workload in chosen:
-        if workload.key not in known:
+        if workload.key not in recorded_workloads:
             raise InputError(
                 f"has no measurements for workload {workload.key}",
                 path=path,
-                remedy="recorded workloads: " + " ".join(known),
+                remedy="recorded workloads: " + " ".join(recorded_workloads),
             )
     template = load_template(spec, definition.space)
     return tuple(_render_all(path, recording, definition, template, one) for one in chosen)

@@ -57,7 +57,7 @@ def _speed(data: ReportData, headline: Headline) -> Card:
         )
     if headline.tone == "failed":
         return Card(question, "not to be trusted", "A winner failed a check.", "failed")
-    speedups = [one.speedup for one in judged]
+    speedups = [result.speedup for result in judged]
     low, high = ratio(min(speedups)), ratio(max(speedups))
     over = f"{low} to {high} over {len(judged)} workloads" if len(judged) > 1 else "one workload"
     return Card(question, ratio(geometric_mean(speedups)), f"{over}.", headline.tone)
@@ -72,7 +72,7 @@ def _certainty(data: ReportData) -> Card:
     if data.on_cpu:
         return Card("How sure?", "verified", f"{told[:1].upper()}{told[1:]}.")
     judged = data.tuned or data.results
-    labels = [significance(one) for one in judged]
+    labels = [significance(result) for result in judged]
     others = [
         f"{labels.count(label)} {label}"
         for label in ("slower", "no difference", "too noisy to say")
@@ -133,10 +133,10 @@ def _steps(data: ReportData) -> Iterator[tuple[str, str]]:
 
 def winning_change(data: ReportData, diffs: tuple[SourceDiff, ...]) -> WinningChange | None:
     """Find the source that serves most workloads, of those that are not the baseline's own."""
-    shown = [one for one in diffs if one.blocks]
+    shown = [source_diff for source_diff in diffs if source_diff.blocks]
     if not shown:
         return None
-    diff = max(shown, key=lambda one: len(one.workloads))
+    diff = max(shown, key=lambda source_diff: len(source_diff.workloads))
     code = code_diff(data, diff.workloads)
     result = next(
         (r for r in data.results if formatting.pairs(r.workload.values) in diff.workloads), None

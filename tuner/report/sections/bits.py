@@ -61,17 +61,21 @@ class WorkloadClasses:
 
     @property
     def configs(self) -> int:
-        return sum(one.configs for one in self.classes)
+        return sum(bit_class.configs for bit_class in self.classes)
 
     @property
     def kept(self) -> BitClass | None:
-        kept = (one for one in self.classes if (one.is_chosen if self.rows else one.is_default))
+        kept = (
+            bit_class
+            for bit_class in self.classes
+            if (bit_class.is_chosen if self.rows else bit_class.is_default)
+        )
         return next(kept, None)
 
     @property
     def cost(self) -> float | None:
         """How much slower the class that is kept is at its best than any; None where not known."""
-        known = (self.varying_us, *(one.best_us for one in self.classes))
+        known = (self.varying_us, *(bit_class.best_us for bit_class in self.classes))
         times = [time_us for time_us in known if time_us is not None]
         if self.kept is None or self.kept.best_us is None:
             return None
@@ -90,7 +94,7 @@ class Separation:
 def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
     """Group the right trials of every workload by their bits; none where nobody looked."""
     found = []
-    wrong = find_wrong_variants(data.finals, (one for one in data.checks if one.kind != BITS))
+    wrong = find_wrong_variants(data.finals, (check for check in data.checks if check.kind != BITS))
     wrong |= {one.variant for one in data.trials if one.status is Status.NOT_INVARIANT}
     for workload, trials in data.by_workload().items():
         groups: dict[str, list[Trial]] = {}
@@ -124,7 +128,13 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
         weight = data.weights.get(workload.key, 1.0)
         rows, varying_us = bool(data.kept_rows), min(times_us, default=None)
         of = WorkloadClasses(workload, tuple(made), rows, varying_us, weight)
-        made.sort(key=lambda one: (one is not of.kept, one.best_us or inf, -one.configs))
+        made.sort(
+            key=lambda bit_class: (
+                bit_class is not of.kept,
+                bit_class.best_us or inf,
+                -bit_class.configs,
+            )
+        )
         if made:
             found.append(replace(of, classes=tuple(made)))
     return tuple(found)
@@ -178,21 +188,25 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
             slower = f"its best is {on.cost:.1%} slower than the best of all"
             said.append(slower if on.cost else "the fastest of all is one of them")
         lines.append(f"{on.workload}: {'; '.join(said)}")
-    known = [trial for trial in _keep_right(data.trials) if trial.candidate == _first(data)]
-    found = separations(known)
-    differ = [one.name for one in found if one.differing]
-    same = [f"{one.name} ({one.pairs})" for one in found if one.pairs and not one.differing]
-    unknown = [one.name for one in found if not one.pairs]
+    trials = [trial for trial in _keep_right(data.trials) if trial.candidate == _first(data)]
+    found = separations(trials)
+    differ = [separation.name for separation in found if separation.differing]
+    same = [
+        f"{separation.name} ({separation.pairs})"
+        for separation in found
+        if separation.pairs and not separation.differing
+    ]
+    unknown = [separation.name for separation in found if not separation.pairs]
     if not (differ or same):
         return tuple(lines)
     parts = [f"bits differ with {', '.join(differ)}"] if differ else []
     # What a class is named by besides its digest.
-    by = {part.partition("=")[0] for trial in known for part in trial.bits.split(", ")[1:]}
+    by = {part.partition("=")[0] for trial in trials for part in trial.bits.split(", ")[1:]}
     if by and (more := [name for name in differ if name not in by]):
         parts.append(f"`by` of the search space does not name {', '.join(more)}")
     parts += [f"with {', '.join(same)} no pair of trials differs"] if same else []
     parts += [f"of {', '.join(unknown)} nothing was seen"] if unknown else []
-    seen = f"of {len(known)} trials, where one parameter alone differs: "
+    seen = f"of {len(trials)} trials, where one parameter alone differs: "
     return (*lines, seen + "; ".join(parts))
 
 
@@ -207,7 +221,7 @@ def bits_json(data: ReportData) -> dict[str, object]:
     found = classes(data)
     if not found:
         return {}
-    known = (trial for trial in data.trials if trial.candidate == _first(data))
+    trials = (trial for trial in data.trials if trial.candidate == _first(data))
     return {
         "kept": data.keep_bits,
         "rows_kept": bool(data.kept_rows),
@@ -224,7 +238,10 @@ def bits_json(data: ReportData) -> dict[str, object]:
             }
             for on in found
         ],
-        "parameters": {one.name: pick(one, "pairs differing") for one in separations(known)},
+        "parameters": {
+            separation.name: pick(separation, "pairs differing")
+            for separation in separations(trials)
+        },
     }
 
 
@@ -234,4 +251,4 @@ def _keep_right(trials: Iterable[Trial]) -> list[Trial]:
 
 def _first(data: ReportData) -> str:
     """Name the first candidate: names of parameters may mean another thing in a later one."""
-    return next((one.name for one in data.candidates), INITIAL)
+    return next((candidate.name for candidate in data.candidates), INITIAL)

@@ -123,7 +123,7 @@ def time_spent(data: ReportData) -> TimeTable | None:
 def _add_up(runs: Iterable[Mapping[str, Mapping[str, _N]]]) -> dict[str, dict[str, _N]]:
     """Add up what several runs say of each phase."""
     added: dict[str, dict[str, _N]] = {}
-    for phase, said in (item for one in runs for item in one.items()):
+    for phase, said in (item for run in runs for item in run.items()):
         of_phase = added.setdefault(phase, {})
         for name, number in said.items():
             of_phase[name] = of_phase.get(name, 0) + number
@@ -139,7 +139,7 @@ def homes_lines(data: ReportData) -> tuple[str, ...]:
     """Say how the devices compared, and which were lost; nothing where there was one."""
     if not data.homes:
         return ()
-    members = dict.fromkeys(name for one in data.homes for name in one.members)
+    members = dict.fromkeys(name for home in data.homes for name in home.members)
     lines = [f"Each workload was timed on one device of {len(members)}: {', '.join(members)}."]
     if data.reference_us:
         times = ", ".join(f"{name} {us:.4g} us" for name, us in data.reference_us.items())
@@ -157,7 +157,7 @@ def homes_lines(data: ReportData) -> tuple[str, ...]:
 
 
 def _collect_losses(data: ReportData) -> dict[str, str]:
-    return {name: reason for one in data.homes for name, reason in one.lost.items()}
+    return {name: reason for home in data.homes for name, reason in home.lost.items()}
 
 
 def _factors(data: ReportData) -> dict[str, tuple[str, float]]:
@@ -166,9 +166,9 @@ def _factors(data: ReportData) -> dict[str, tuple[str, float]]:
     Edge cases have homes too, but no times.
     """
     return {
-        key: (one.homes[key], factor)
-        for one in data.homes
-        for key, factor in one.factors.items()
+        key: (home.homes[key], factor)
+        for home in data.homes
+        for key, factor in home.factors.items()
         if key in data.baselines_us
     }
 

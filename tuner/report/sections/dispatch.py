@@ -138,7 +138,7 @@ class PeersOn:
     def best(self) -> Against | None:
         """The fastest of those that were compared."""
         timed = [peer for peer in self.peers if peer.time_us is not None]
-        return min(timed, key=lambda one: one.time_us or 0.0, default=None)
+        return min(timed, key=lambda against: against.time_us or 0.0, default=None)
 
     def named(self, name: str) -> Against | None:
         return next((peer for peer in self.peers if peer.name == name), None)
@@ -261,7 +261,11 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
 
 def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersOn:
     workload = result.workload
-    compared = [one for one in data.comparisons if one.workload == workload and one.peers]
+    compared = [
+        comparison
+        for comparison in data.comparisons
+        if comparison.workload == workload and comparison.peers
+    ]
     # A variant may be chosen for a shape where it was not compared, or before there were peers.
     own = None if result.baseline_wins else result.variant
     serving = data.dispatch.table.serving(workload) if data.dispatch else None
@@ -269,13 +273,19 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     if serving and not serving[0] and serving[1] and serving[1].production:
         dispatched = serving[1].production.peer
     for served in (dispatched, own):
-        known = [one for one in compared if served in (None, *one.finalists, *one.peers)]
-        if known:
+        comparisons = [
+            comparison
+            for comparison in compared
+            if served in (None, *comparison.finalists, *comparison.peers)
+        ]
+        if comparisons:
             break
     else:
-        against = tuple(Against(one.name, one.status, one.reason) for one in trials)
+        against = tuple(
+            Against(peer_trial.name, peer_trial.status, peer_trial.reason) for peer_trial in trials
+        )
         return PeersOn(workload, result.variant, served, None, True, against)
-    last = known[-1]
+    last = comparisons[-1]
     # The rounds that chose the winner among several would flatter it.
     _, rounds = split(last)
     served_us = [row[last.column(served)] for row in rounds]
@@ -322,9 +332,9 @@ def served_table(data: ReportData, table: DispatchTable) -> Markup:
     def against_winner(entry: Entry) -> str:
         if entry.kernel is None:
             return entry.reason
-        if (found := over.get(entry.workload)) is None:
+        if (winner := over.get(entry.workload)) is None:
             return "the winner"
-        return join(ratio(found.speedup), interval(found.interval), tag(significance(found)))
+        return join(ratio(winner.speedup), interval(winner.interval), tag(significance(winner)))
 
     fields: list[Field[Entry]] = [
         Field("Workload", lambda entry: str(entry.workload)),
@@ -337,17 +347,20 @@ def served_table(data: ReportData, table: DispatchTable) -> Markup:
 def held_out_table(table: DispatchTable) -> Markup:
     """Lay out what the rule chooses on workloads that nothing was tuned on; else nothing."""
 
-    def speedup(one: HeldOut) -> str:
-        known = one.compared
+    def speedup(held_out: HeldOut) -> str:
+        known = held_out.compared
         return "-" if known is None else f"{ratio(known.speedup)} {interval(known.interval)}"
 
     fields: list[Field[HeldOut]] = [
-        Field("Held out", lambda one: str(one.workload)),
-        Field("Nearest", lambda one: str(one.nearest or "-")),
-        Field("Rule", lambda one: _server(table, one.kernel, one.best)),
+        Field("Held out", lambda held_out: str(held_out.workload)),
+        Field("Nearest", lambda held_out: str(held_out.nearest or "-")),
+        Field("Rule", lambda held_out: _server(table, held_out.kernel, held_out.best)),
         Field("Speedup, 95 % interval", speedup),
         Field(
-            "Verdict", lambda one: one.verdict + f"; {productions(one.best)} serves" * one.refuted
+            "Verdict",
+            lambda held_out: (
+                held_out.verdict + f"; {productions(held_out.best)} serves" * held_out.refuted
+            ),
         ),
     ]
     return list_table("The rule on held-out workloads", table.held_out, fields)
@@ -371,15 +384,15 @@ def peers_table(found: Sequence[PeersOn], *, recorded: bool) -> Markup:
 
     def peer(name: str) -> Field[PeersOn]:
         def cell(one: PeersOn) -> Markup:
-            known = one.named(name)
-            if not (known and known.interval and known.time_us and known.speedup):
-                return soft(known.trouble(recorded=recorded) if known else "")
+            against = one.named(name)
+            if not (against and against.interval and against.time_us and against.speedup):
+                return soft(against.trouble(recorded=recorded) if against else "")
             return join(
-                microseconds(known.time_us),
-                soft(f"{ratio(known.speedup)} {interval(known.interval)}"),
-                tag("best") if known is one.best else "",
-                tag("faster", bad=True) if known.faster else "",
-                tag("not right on all inputs") if known.reason else "",
+                microseconds(against.time_us),
+                soft(f"{ratio(against.speedup)} {interval(against.interval)}"),
+                tag("best") if against is one.best else "",
+                tag("faster", bad=True) if against.faster else "",
+                tag("not right on all inputs") if against.reason else "",
             )
 
         return Field(f"{name}, us", cell)

@@ -31,7 +31,7 @@ class EnergyOf:
 
     @property
     def programs(self) -> list[Consumption]:
-        return sorted(self.account.programs, key=lambda one: one.time_us)
+        return sorted(self.account.programs, key=lambda program: program.time_us)
 
     @property
     def front(self) -> Sequence[Consumption]:
@@ -72,20 +72,24 @@ class EnergyOf:
     @property
     def hot(self) -> bool:
         """Whether the buffers of any window do not cover the L2."""
-        return any(not window.cold for one in self.programs for window in one.windows)
+        return any(not window.cold for program in self.programs for window in program.windows)
 
     @property
     def chart(self) -> Markup:
         """Draw energy against time."""
         x = _scale([program.time_us for program in self.programs], 62, 544)
-        energies = [mj for one in self.programs for mj in (*one.net_range_mj, one.net_mj)]
+        energies = [
+            mj
+            for consumption in self.programs
+            for mj in (*consumption.net_range_mj, consumption.net_mj)
+        ]
         y = _scale(energies, 276, 24)
         x_ticks, y_ticks = (charts.ticks(scale.low, scale.high, 5) for scale in (x, y))
         scales = {"x": x, "y": y, "x_ticks": x_ticks, "y_ticks": y_ticks}
         return draw("pareto", of=self, program_name=program_name, **scales)
 
-    def was_chosen(self, one: Consumption) -> bool:
-        return self.chosen is not None and one.variant == self.chosen
+    def was_chosen(self, consumption: Consumption) -> bool:
+        return self.chosen is not None and consumption.variant == self.chosen
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
@@ -96,7 +100,7 @@ def _scale(values: Sequence[float], start: float, end: float) -> charts.Scale:
 
 def energy_parts(energies: Sequence[Energy], results: Sequence[Result]) -> list[EnergyOf]:
     """Lay out the energy of every workload that has any; `results` say what was chosen."""
-    return [one for one in _parts(energies, results) if one.account.programs]
+    return [part for part in _parts(energies, results) if part.account.programs]
 
 
 def _parts(energies: Sequence[Energy], results: Sequence[Result]) -> list[EnergyOf]:
@@ -111,8 +115,8 @@ def energy_lines(
     if objective == "time":
         return []
     return [
-        f"energy         {one.account.workload}: {one.saving or 'nothing to compare'}"
-        for one in _parts(energies, results)
+        f"energy         {part.account.workload}: {part.saving or 'nothing to compare'}"
+        for part in _parts(energies, results)
     ]
 
 
@@ -120,7 +124,7 @@ def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[d
     """Make the object that `--json` prints: one entry a workload, every measured program in it."""
     return [
         {
-            **pick(one.account, "workload idle_w"),
+            **pick(part.account, "workload idle_w"),
             "programs": [
                 {
                     **pick(p.variant, "candidate config"),
@@ -128,28 +132,32 @@ def energy_json(energies: Sequence[Energy], results: Sequence[Result]) -> list[d
                     "windows": len(p.windows),
                     "cold": all(window.cold for window in p.windows),
                     "limited_by": _limits([p]),
-                    "on_front": p in one.front,
+                    "on_front": p in part.front,
                 }
-                for p in one.account.programs
+                for p in part.account.programs
             ],
-            "energy": _json_saving(one, "energy"),
-            "edp": _json_saving(one, "edp"),
+            "energy": _json_saving(part, "energy"),
+            "edp": _json_saving(part, "edp"),
         }
-        for one in _parts(energies, results)
+        for part in _parts(energies, results)
     ]
 
 
-def program_name(one: Consumption) -> str:
+def program_name(consumption: Consumption) -> str:
     """Name a program by its config, and by its candidate where that isn't the first."""
-    if one.variant is None:
+    if consumption.variant is None:
         return "baseline"
-    config = formatting.pairs(one.variant.config)
-    return config if one.variant.candidate == INITIAL else f"{one.variant.candidate}: {config}"
+    config = formatting.pairs(consumption.variant.config)
+    return (
+        config
+        if consumption.variant.candidate == INITIAL
+        else f"{consumption.variant.candidate}: {config}"
+    )
 
 
-def last_seen(one: Consumption) -> str:
+def last_seen(consumption: Consumption) -> str:
     """Say what the GPU showed at the end of a program's last window."""
-    last = one.windows[-1]
+    last = consumption.windows[-1]
     seen = (
         "" if last.clock_mhz is None else f"{last.clock_mhz} MHz",
         "" if last.temperature_c is None else f"{last.temperature_c} °C",
@@ -159,29 +167,36 @@ def last_seen(one: Consumption) -> str:
 
 
 def _limits(programs: Sequence[Consumption]) -> list[str]:
-    return sorted({name for one in programs for w in one.windows for name in w.limited_by})
+    return sorted({name for program in programs for w in program.windows for name in w.limited_by})
 
 
-def _json_saving(one: EnergyOf, objective: Objective) -> Mapping[str, object] | None:
-    saving = None if one.chosen is None else one.account.saving(one.chosen, objective)
+def _json_saving(energy_of: EnergyOf, objective: Objective) -> Mapping[str, object] | None:
+    saving = (
+        None if energy_of.chosen is None else energy_of.account.saving(energy_of.chosen, objective)
+    )
     return None if saving is None else pick(saving, "ratio range different")
 
 
 def programs_table(of: EnergyOf) -> Markup:
     """Lay out the energy of every program on one workload."""
 
-    def name(one: Consumption) -> str:
-        marks = tag("chosen") if of.was_chosen(one) else "", tag("front") if one in of.front else ""
-        return join(program_name(one), *marks)
+    def name(consumption: Consumption) -> str:
+        marks = (
+            tag("chosen") if of.was_chosen(consumption) else "",
+            tag("front") if consumption in of.front else "",
+        )
+        return join(program_name(consumption), *marks)
 
     numbers: dict[str, Callable[[Consumption], str]] = {
-        "Time, us": lambda one: formatting.microseconds(one.time_us),
-        "Above idle, mJ": lambda one: significant(one.net_mj),
-        "Range": lambda one: " to ".join(map(significant, one.net_range_mj)),
-        "With idle, mJ": lambda one: significant(one.gross_mj),
-        "Power, W": lambda one: f"{one.power_w:.0f}",
-        "Windows": lambda one: f"{len(one.windows)}",
-        "Apart": lambda one: "-" if one.spread is None else formatting.percent(one.spread),
+        "Time, us": lambda consumption: formatting.microseconds(consumption.time_us),
+        "Above idle, mJ": lambda consumption: significant(consumption.net_mj),
+        "Range": lambda consumption: " to ".join(map(significant, consumption.net_range_mj)),
+        "With idle, mJ": lambda consumption: significant(consumption.gross_mj),
+        "Power, W": lambda consumption: f"{consumption.power_w:.0f}",
+        "Windows": lambda consumption: f"{len(consumption.windows)}",
+        "Apart": lambda consumption: (
+            "-" if consumption.spread is None else formatting.percent(consumption.spread)
+        ),
     }
     fields = [Field(Column(head, numeric=True), write) for head, write in numbers.items()]
     label = f"Energy of the programs on {of.account.workload}"

@@ -23,11 +23,13 @@ def machine_code_tables(data: ReportData) -> list[tuple[str, Markup]]:
     return [
         (
             "{}: {} instructions where the baseline has {}, for {}".format(
-                one.workload.replace(",", " "), *reversed(one.instructions), one.architecture
+                code_compared.workload.replace(",", " "),
+                *reversed(code_compared.instructions),
+                code_compared.architecture,
             ),
-            _lines_table(one),
+            _lines_table(code_compared),
         )
-        for one in data.machine_code
+        for code_compared in data.machine_code
     ]
 
 

@@ -129,35 +129,37 @@ def marks(data: ReportData) -> tuple[TreeMark, ...]:
     """List what the picture of the tree shows: the candidates, and the rounds without one."""
     known = {candidate.name: candidate for candidate in data.candidates}
     wins = data.wins()
-    made = {one.record.candidate for one in data.rounds}
-    found = [
-        _candidate(one, 0, wins, "searched")
-        for one in data.candidates
-        if one.parent is None and one.name not in made
+    made = {round_data.record.candidate for round_data in data.rounds}
+    tree_marks = [
+        _candidate(tried, 0, wins, "searched")
+        for tried in data.candidates
+        if tried.parent is None and tried.name not in made
     ]
-    for one in data.rounds:
-        if one.end == "idle":
+    for round_data in data.rounds:
+        if round_data.end == "idle":
             continue
-        record, count = one.record, len(one.record.problems)
+        record, count = round_data.record, len(round_data.record.problems)
         if record.candidate in known:
-            found.append(_candidate(known[record.candidate], one.number, wins, one.end))
+            tree_marks.append(
+                _candidate(known[record.candidate], round_data.number, wins, round_data.end)
+            )
         else:
             answers = f", {count} answer{'s' if count != 1 else ''} refused" if count else ""
-            shape: Shape = "failed" if one.end == "refused" else "unknown"
-            told = ENDS[one.end] + answers
-            found.append(TreeMark(one.number, "no candidate", record.base, shape, told))
-    return tuple(found)
+            shape: Shape = "failed" if round_data.end == "refused" else "unknown"
+            told = ENDS[round_data.end] + answers
+            tree_marks.append(TreeMark(round_data.number, "no candidate", record.base, shape, told))
+    return tuple(tree_marks)
 
 
-def _candidate(one: Tried, number: int, wins: dict[str, int], end: End) -> TreeMark:
-    told = "no config was correct" if one.speedup is None else formatting.ratio(one.speedup)
+def _candidate(tried: Tried, number: int, wins: dict[str, int], end: End) -> TreeMark:
+    told = "no config was correct" if tried.speedup is None else formatting.ratio(tried.speedup)
     if end == "open":
         told += ", not ended"
-    if count := wins.get(one.name, 0):
+    if count := wins.get(tried.name, 0):
         told += f", wins on {count} workload{'s' if count != 1 else ''}"
-    shape: Shape = "unknown" if one.speedup is None else "candidate"
-    won = one.name in wins
-    return TreeMark(number, one.name, one.parent or "", shape, told, one.speedup, won)
+    shape: Shape = "unknown" if tried.speedup is None else "candidate"
+    won = tried.name in wins
+    return TreeMark(number, tried.name, tried.parent or "", shape, told, tried.speedup, won)
 
 
 def total(data: ReportData) -> Spent:
@@ -166,7 +168,7 @@ def total(data: ReportData) -> Spent:
 
 def summary(data: ReportData) -> str:
     """Summarize the rounds in two sentences: their author, number and cost."""
-    count, author = len({one.number for one in data.rounds}), data.author
+    count, author = len({round_data.number for round_data in data.rounds}), data.author
     said = f"{count} round{'s' * (count != 1)}"
     if author is not None:
         models = f" ({formatting.join_names(author.models)})" if author.models else ""
@@ -221,7 +223,7 @@ def meaning_of(metric: str) -> str:
 
 def template_line(data: ReportData, candidate: str, number: int | None) -> str:
     """Quote the template's line that a finding comes from; "" where it is unknown."""
-    templates = {one.name: one.template.splitlines() for one in data.candidates}
+    templates = {tried.name: tried.template.splitlines() for tried in data.candidates}
     lines = templates.get(candidate, [])
     known = number is not None and 0 < number <= len(lines)
     return formatting.shorten_text(lines[number - 1], LONGEST_LINE) if known and number else ""

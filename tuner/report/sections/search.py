@@ -139,8 +139,10 @@ def space_lines(data: ReportData) -> tuple[str, ...]:
     """Say how much of the space was left out, as slow or because a recording lacks it."""
     if data.pruned is None:
         return ("with --no-prune, configs that `prune` leaves out as slow were searched too",)
-    valid, searched = (sum(getattr(one, n) for one in data.pruned) for n in ("valid", "searched"))
-    counts = [one.recorded for one in data.pruned if one.recorded is not None]
+    valid, searched = (
+        sum(getattr(pruned, n) for pruned in data.pruned) for n in ("valid", "searched")
+    )
+    counts = [pruned.recorded for pruned in data.pruned if pruned.recorded is not None]
     held = (
         f"the recording holds {sum(counts):,} of {valid:,} valid configs, over all searches: the "
         "others, which may be faster, could not be tried"
@@ -187,8 +189,16 @@ def never_worked_lines(data: ReportData) -> tuple[str, ...]:
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:
-    gains = [one.expected_gain for one in data.early_ends if one.expected_gain is not None]
-    trials = sum(one.trials for one in data.early_ends if one.expected_gain is not None)
+    gains = [
+        search_ended.expected_gain
+        for search_ended in data.early_ends
+        if search_ended.expected_gain is not None
+    ]
+    trials = sum(
+        search_ended.trials
+        for search_ended in data.early_ends
+        if search_ended.expected_gain is not None
+    )
     late = len(data.early_ends) - len(gains)
     lines = []
     if gains:
@@ -317,7 +327,11 @@ def rejections(data: ReportData) -> tuple[Rejection, ...]:
             kind = trial.status, trial.stage, re.sub(r"\d+(?:\.\d+)?", "#", first_line)
             groups.setdefault(kind, []).append(trial)
     found = [Rejection(tuple(trials)) for trials in groups.values()]
-    return tuple(sorted(found, key=lambda one: (one.first.stage == "search", -len(one.trials))))
+    return tuple(
+        sorted(
+            found, key=lambda rejection: (rejection.first.stage == "search", -len(rejection.trials))
+        )
+    )
 
 
 def fastest_configs(data: ReportData) -> tuple[tuple[Workload, tuple[Trial, ...]], ...]:
@@ -380,15 +394,17 @@ def _compare_sources(baseline: str, source: str, workloads: Sequence[str], most:
 def rejected_table(data: ReportData) -> Markup:
     """Lay out why configs were rejected, by kind of reason; nothing where none was."""
 
-    def config(one: Rejection) -> Markup:
-        own = f"{one.first.candidate}:" if data.several else ""
-        return join(own, write_pairs(one.first.config), soft(f"({one.first.workload})"))
+    def config(rejection: Rejection) -> Markup:
+        own = f"{rejection.first.candidate}:" if data.several else ""
+        return join(own, write_pairs(rejection.first.config), soft(f"({rejection.first.workload})"))
 
     fields: list[Field[Rejection]] = [
-        Field("Status", lambda one: one.meaning),
-        Field(Column("Trials", numeric=True), lambda one: len(one.trials)),
-        Field(Column("Configs", numeric=True), lambda one: one.configs),
-        Field(Column("One example of the reason", css="reason"), lambda one: one.example),
+        Field("Status", lambda rejection: rejection.meaning),
+        Field(Column("Trials", numeric=True), lambda rejection: len(rejection.trials)),
+        Field(Column("Configs", numeric=True), lambda rejection: rejection.configs),
+        Field(
+            Column("One example of the reason", css="reason"), lambda rejection: rejection.example
+        ),
         Field(Column("Its config", css="config"), config),
     ]
     return list_table("Rejected configs by reason", rejections(data)[:REASONS_SHOWN], fields)
@@ -406,8 +422,10 @@ def fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...
         return Field(Column(head, numeric=True), cell)
 
     def spills(trial: Trial) -> int | None:
-        known = trial.resources
-        return None if known is None else known.spill_store_bytes + known.spill_load_bytes
+        resources = trial.resources
+        return (
+            None if resources is None else resources.spill_store_bytes + resources.spill_load_bytes
+        )
 
     def over_it(trial: Trial) -> str | None:
         if baseline_us is None or not trial.time_us:

@@ -217,8 +217,8 @@ def check_rows(data: ReportData) -> tuple[CheckRow, ...]:
 
 def open_checks(data: ReportData) -> tuple[Check, ...]:
     """List the checks of winners without a pass, the failed first."""
-    found = [check for check in of_winners(data) if check.passed is not True]
-    return tuple(sorted(found, key=lambda check: check.passed is None))
+    checks = [check for check in of_winners(data) if check.passed is not True]
+    return tuple(sorted(checks, key=lambda check: check.passed is None))
 
 
 def reason_of(check: Check) -> str:
@@ -259,18 +259,21 @@ def verification_facts(data: ReportData) -> tuple[tuple[str, str], ...]:
         names = ", ".join(data.declared.varying)
         determinism = f"required, but for {names}: declared `deterministic: false`"
     kinds = {check.kind for check in of_winners(data)}
-    known = data.declared.edge_cases if data.declared is not None else ()
-    if not known:  # those near the tuned sizes, say
+    workloads = data.declared.edge_cases if data.declared is not None else ()
+    if not workloads:  # those near the tuned sizes, say
         edges = (check.workload for check in of_winners(data) if check.kind == "edge_cases")
-        known = tuple(dict.fromkeys(edges))
-    listed = "; ".join(map(str, known)) or "none declared"
+        workloads = tuple(dict.fromkeys(edges))
+    listed = "; ".join(map(str, workloads)) or "none declared"
     tools = _watching(data)
     tools += [kind for kind in CHECK_MEANING if kind in TOOLS & kinds - {*tools}]
     return (
         ("Inputs of finalists and baseline", _input_kinds(data)),
         *((name[:1].upper() + name[1:], text) for name, text in facts(data)),
         ("Equal bits in two runs", determinism),
-        ("Edge cases", f"{listed} (not run)" if known and "edge_cases" not in kinds else listed),
+        (
+            "Edge cases",
+            f"{listed} (not run)" if workloads and "edge_cases" not in kinds else listed,
+        ),
         (
             "Tools that watched the winners",
             f"{', '.join(tools)}; very large workloads are left out" if tools else "none",
@@ -305,15 +308,19 @@ def roundings(data: ReportData) -> tuple[float, float] | None:
     """Give how many roundings winners and baseline are off by, where the tolerance is measured."""
     won = {(result.workload, result.variant) for result in data.results}
     verdicts = [t.correctness for t in data.finals if (t.workload, t.variant) in won]
-    found = [one.block for verdict in verdicts if verdict for _, one in verdict.accuracy]
+    found = [accuracy.block for verdict in verdicts if verdict for _, accuracy in verdict.accuracy]
     if not found or not data.baseline_accuracy:
         return None
-    return max(found), max(one.block for one in data.baseline_accuracy)
+    return max(found), max(accuracy.block for accuracy in data.baseline_accuracy)
 
 
 def unvaried_workloads(data: ReportData) -> list[str]:
     """List the workloads on which timed calls met the same inputs all the time."""
-    return [*dict.fromkeys(str(one.workload) for one in data.comparisons if one.unvaried)]
+    return [
+        *dict.fromkeys(
+            str(comparison.workload) for comparison in data.comparisons if comparison.unvaried
+        )
+    ]
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:
@@ -424,7 +431,7 @@ def _input_kinds(data: ReportData) -> str:
         less = " where the result is paired, two kinds where it is unpaired" if unpaired else ""
         return f"when the recording was made: every kind{less}"
     passed = [t.correctness for t in data.finals if t.correctness and t.correctness.passed]
-    kinds = dict.fromkeys(kind for one in passed for kind in one.input_kinds)
+    kinds = dict.fromkeys(kind for correctness in passed for kind in correctness.input_kinds)
     if data.evaluator and kinds:
         return f"those of {data.evaluator}, which tune has not seen"
     return ", ".join(sorted(kinds, key=lambda kind: kind != "normal")) or "no finalist was verified"

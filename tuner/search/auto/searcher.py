@@ -70,12 +70,12 @@ class Shortlist:
         del self._waiting[chosen]
         return chosen
 
-    def _judge_waiting(self, ready: list[int], told: list[SearchTrial]) -> tuple[Vector, Vector]:
+    def _judge_waiting(self, ready: list[int], trials: list[SearchTrial]) -> tuple[Vector, Vector]:
         memory = self._context.memory
         under_way = [r for r in memory.rows if r.status is None and r.features is not None]
         judged = [self._waiting[index] for index in ready]
         # Put the features, each over its range in these rows, in front of the other columns.
-        rows = [*told, *under_way, *judged]
+        rows = [*trials, *under_way, *judged]
         names = sorted(rows[0].features or ())
         for row in rows:
             if row.levels is None:
@@ -87,9 +87,9 @@ class Shortlist:
         low, span = table.min(0), np.ptp(table, axis=0)
         scaled = np.divide(table - low, span, out=np.zeros_like(table), where=span > 0)
         x = np.hstack([scaled, np.array([row.x for row in rows])])
-        numbers = group_numbers([*told, *under_way])
-        count, tried = len(told), len(told) + len(under_way)
-        z, scales = targets(told)
+        numbers = group_numbers([*trials, *under_way])
+        count, tried = len(trials), len(trials) + len(under_way)
+        z, scales = targets(trials)
         if self._kernel is None or count >= self._fitted + LEAST_GROWTH:
             last = slice(max(0, count - MOST_FITTED), count)
             groups = numbers[last]
@@ -98,7 +98,7 @@ class Shortlist:
         posterior = Posterior(self._kernel, x[tried:])
         posterior.extend(x[:tried], numbers)
         mean, deviation = posterior.predict(z, np.arange(tried) < count)
-        gains = expected_improvement(least(told, z), mean, deviation) * float(scales[0])
+        gains = expected_improvement(least(trials, z), mean, deviation) * float(scales[0])
         return gains, mean
 
 

@@ -156,12 +156,12 @@ class Ending:
 
 def recap(session: Session, number: int) -> str:
     """Tell what came of a round that is over, with all of the last problem where it failed."""
-    found = [record for record in history(session) if record.number == number]
-    if not found:
+    records = [record for record in history(session) if record.number == number]
+    if not records:
         return ""
-    text = memory_text(found, comparable=not session.on_cpu)
-    if found[0].candidate is None and found[0].problems:
-        text += f"\n\nThe last answer was refused for:\n{found[0].problems[-1]}"
+    text = memory_text(records, comparable=not session.on_cpu)
+    if records[0].candidate is None and records[0].problems:
+        text += f"\n\nThe last answer was refused for:\n{records[0].problems[-1]}"
     return text
 
 

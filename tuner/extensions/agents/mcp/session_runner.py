@@ -81,7 +81,8 @@ class RunWatch:
             text += f" on {progress.current}"
         if progress.phase == "search":
             done = sum(workload.done for workload in progress.workloads)
-            text += f", {done} of {sum(one.budget for one in progress.workloads)} trials"
+            budget = sum(workload.budget for workload in progress.workloads)
+            text += f", {done} of {budget} trials"
         return text
 
     def text(self) -> str:

@@ -229,7 +229,7 @@ def check_arguments(model: type[_Model], name: str, arguments: Mapping[str, Any]
         parts = (
             [one for pair in value.items() for one in pair] if isinstance(value, dict) else [value]
         )
-        text = "".join(one for one in parts if isinstance(one, str))
+        text = "".join(part for part in parts if isinstance(part, str))
         if any("\ud800" <= one <= "\udfff" for one in text):
             raise InputError(f"wrong arguments of {name}:\n- {key}: half of a UTF-16 character")
     return parsed

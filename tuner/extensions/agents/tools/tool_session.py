@@ -98,7 +98,7 @@ class SourceFolders:
         )
         matches: list[str] = []
         files = 0
-        for name, path in (found for root in roots for found in self._files(*root)):
+        for name, path in (file for root in roots for file in self._files(*root)):
             if time.monotonic() > deadline_s:
                 return _summary(matches, files, "the time is over: name a smaller folder")
             files += 1
@@ -118,7 +118,7 @@ class SourceFolders:
         named += [(folder.resolve().name or "root", folder) for folder in self._folders]
         for name, folder in named:
             place = folder.resolve()
-            if any(place.is_relative_to(known) for known in roots.values()):
+            if any(place.is_relative_to(root) for root in roots.values()):
                 continue
             free = (name if n == 1 else f"{name}-{n}" for n in range(1, len(named) + 2))
             roots[next(one for one in free if one not in roots)] = place
@@ -152,10 +152,10 @@ class SourceFolders:
 
     def _listing(self, folder: Path) -> str:
         try:
-            visible = [one for one in folder.iterdir() if not one.name.startswith(".")]
+            visible = [path for path in folder.iterdir() if not path.name.startswith(".")]
         except OSError as error:
             raise InputError(f"cannot be listed: {error.strerror}") from error
-        entries = sorted(visible, key=lambda one: (not one.is_dir(), one.name))
+        entries = sorted(visible, key=lambda path: (not path.is_dir(), path.name))
         lines = [f"- {entry.name}/" if entry.is_dir() else f"- {entry.name}" for entry in entries]
         if len(lines) > MOST_ENTRIES:
             lines[MOST_ENTRIES:] = [f"[{len(lines) - MOST_ENTRIES} more]"]
@@ -343,9 +343,9 @@ class ToolSession:
         return RoundTools(self, drafts)
 
     def baseline_us(self, workload: Workload) -> float:
-        known = self.session.baselines().get(workload)
-        if known is not None:
-            return known.measurement.median_us
+        baseline = self.session.baselines().get(workload)
+        if baseline is not None:
+            return baseline.measurement.median_us
         if workload not in self._baselines_us:
             trial = self.candidates.evaluator(self.plan.candidate).baseline(workload)
             assert trial.time_us is not None

@@ -85,7 +85,7 @@ class Drafts:
 
     def last_number(self) -> int:
         """Return the number of the last call that an interrupted run made."""
-        numbers = (one.name.removeprefix(_PREFIX) for one in self._folder.glob(f"{_PREFIX}*"))
+        numbers = (path.name.removeprefix(_PREFIX) for path in self._folder.glob(f"{_PREFIX}*"))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def folder_of(self, number: int) -> Path:
@@ -94,19 +94,19 @@ class Drafts:
     def text_of(self, candidate: str, what: str) -> str:
         """Return the `template` or the `space` of a candidate, "" being the base."""
         name = candidate or self._base
-        known = {one.name: one for one in self._session.candidates()}
-        if name not in known:
-            raise _unknown_candidate(name, known)
-        return known[name].template_text if what == "template" else known[name].space_text
+        records = {record.name: record for record in self._session.candidates()}
+        if name not in records:
+            raise _unknown_candidate(name, records)
+        return records[name].template_text if what == "template" else records[name].space_text
 
     def draft(self, given: DraftArguments, number: int) -> CandidateDraft:
         """Take a candidate as it is, or check and write the draft of the `number`-th call."""
         name, limits = given.candidate or self._base, self._limits
-        known = {plan.candidate: plan for plan in self._candidates.plans}
-        if name not in known:
-            raise _unknown_candidate(name, known)
+        plans = {plan.candidate: plan for plan in self._candidates.plans}
+        if name not in plans:
+            raise _unknown_candidate(name, plans)
         if not (given.template or given.space):
-            return CandidateDraft(known[name], self._candidates.evaluator(name))
+            return CandidateDraft(plans[name], self._candidates.evaluator(name))
         template = given.template or self.text_of(name, "template")
         space = given.space or self.text_of(name, "space")
         for what, text, most in (
@@ -161,10 +161,10 @@ class Drafts:
         if timed and workload not in plan.tuned:
             tuned = "; ".join(one.key for one in plan.tuned)
             raise InputError(f"{workload.key} is not tuned", remedy=f"tuned workloads: {tuned}")
-        known = (*plan.config.workloads, *plan.spec.edge_cases)
-        largest = max(known, key=plan.spec.footprint_bytes)
+        workloads = (*plan.config.workloads, *plan.spec.edge_cases)
+        largest = max(workloads, key=plan.spec.footprint_bytes)
         size, most = plan.spec.footprint_bytes(workload), plan.spec.footprint_bytes(largest)
-        if workload not in known and size > most:
+        if workload not in workloads and size > most:
             raise InputError(
                 f"{workload.key} takes {size} bytes, over the {most} of {largest.key}",
                 remedy="no workload may be larger than the largest that the user named",
@@ -238,7 +238,7 @@ def show_compilation(
     assert pending.compilation is not None
     result = pending.compilation.result()
     verdict = f"over a limit: {made.reason}" if isinstance(made, Outcome) else "within all limits"
-    on_cpu = any(one.registers is None for one in result.resources.values())
+    on_cpu = any(resource.registers is None for resource in result.resources.values())
     target = "a CPU" if on_cpu else info.architecture
     parts = [f"{choice}, compiled for {target}: {verdict}"]
     for launch in dict.fromkeys(result.called or pending.launches):
@@ -340,17 +340,17 @@ def show_profile(choice: DraftConfig, profiling: Profiling, info: DeviceInfo) ->
     trial = _trial(choice)
     if trial.status is not Status.CORRECT:
         return f"{choice}: not profiled: {_why(choice, trial.status, trial.reason)}"
-    found = profiling.of(choice.draft.plan, trial)
-    if found is None and choice.draft.plan.spec.is_callable:
+    profiled = profiling.of(choice.draft.plan, trial)
+    if profiled is None and choice.draft.plan.spec.is_callable:
         return f"{choice}: not profiled: of a Python kernel only a GPU tells anything"
-    if found is None:
+    if profiled is None:
         return f"{choice}: not profiled: it does not compile for {info.architecture}"
-    lines = [f"{choice}: bound by {found.kind}; from {found.degree}"]
-    for name, value in found.metrics.items():
+    lines = [f"{choice}: bound by {profiled.kind}; from {profiled.degree}"]
+    for name, value in profiled.metrics.items():
         unit, meaning = METRICS[name]
         lines.append(f"- {name}: {value:.4g}{' ' + unit if unit else ''} ({meaning})")
-    lines.append("findings:" if found.findings else "no findings")
-    for finding in found.findings:
+    lines.append("findings:" if profiled.findings else "no findings")
+    for finding in profiled.findings:
         place = f" [line {finding.line} of the template]" if finding.line else ""
         lines.append(f"- {finding.text} {finding.advice}{place}")
     return "\n".join(lines)

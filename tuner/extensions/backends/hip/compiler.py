@@ -307,7 +307,7 @@ def _describe_kernels(request: CompileRequest, result: CompileResult, lanes: int
     """Add the kernels' names and resources, for which no confined thread can load a package."""
     code = result.cubin
     found = kernel_resources(code)
-    if other := next((one for one in wave_sizes(code) if one != lanes), None):
+    if other := next((size for size in wave_sizes(code) if size != lanes), None):
         why = (
             f"a kernel has waves of {other} lanes, and on {request.architecture} `wave` is {lanes}"
         )

@@ -172,12 +172,13 @@ class OpenclCompiler:
         program: Any = cl.Program(self._context, source)
         try:
             if self.device.is_pocl:
-                known = self._linked_program(program, (source, state, *options), options)
-                program, built = known.program, known.linked
+                linked_program = self._linked_program(program, (source, state, *options), options)
+                program, built = linked_program.program, linked_program.linked
             else:
                 built = program.build(options, [self._handle])
             resources = {
-                one.function_name: asdict(self._resources(one)) for one in built.all_kernels()
+                kernel.function_name: asdict(self._resources(kernel))
+                for kernel in built.all_kernels()
             }
             (binary,) = program.get_info(cl.program_info.BINARIES)
         except cl.Error as error:
@@ -188,7 +189,7 @@ class OpenclCompiler:
         if not self.device.is_pocl or not work_groups or not binary:
             return Message(answer, bytes(binary))
         # Where that fails it fails again where the program runs, which is then to blame.
-        ahead = self._compiled_ahead(known, work_groups)
+        ahead = self._compiled_ahead(linked_program, work_groups)
         return Message({**answer, "lasting": bool(ahead)}, ahead or bytes(binary))
 
     def _linked_program(
@@ -207,25 +208,25 @@ class OpenclCompiler:
         return self._linked[key]
 
     def _folders(self) -> frozenset[Path]:
-        return frozenset(found.parent for found in self._cache_dir.glob("*/*/program.bc"))
+        return frozenset(path.parent for path in self._cache_dir.glob("*/*/program.bc"))
 
-    def _compiled_ahead(self, known: LinkedProgram, work_groups: Sequence[str]) -> bytes:
+    def _compiled_ahead(self, program: LinkedProgram, work_groups: Sequence[str]) -> bytes:
         """Compile a linked program for work-groups, in a fork; empty where that fails.
 
         The binary is what PoCL's cache holds of the program: another size's is thrown away, and
         an empty kernel stands for the one of all sizes, which PoCL would compile besides. That can
         take for ever, and is never run where a kernel can be compiled for its size.
         """
-        for kernel in known.linked.all_kernels():
+        for kernel in program.linked.all_kernels():
             name = kernel.function_name
-            for folder in known.folders:
+            for folder in program.folders:
                 _place(folder / name / _ANY_SIZE / f"{name}.so", self._stub(name))
-        binary = in_a_fork(partial(self._binary, known.linked, ",".join(work_groups)))
-        for folder in known.folders:
+        binary = in_a_fork(partial(self._binary, program.linked, ",".join(work_groups)))
+        for folder in program.folders:
             for group in work_groups:
-                for made in folder.glob(f"*/{group}"):
-                    shutil.rmtree(made, ignore_errors=True)
-        return binary if known.folders else b""
+                for path in folder.glob(f"*/{group}"):
+                    shutil.rmtree(path, ignore_errors=True)
+        return binary if program.folders else b""
 
     def _stub(self, name: str) -> bytes:
         """Compile a kernel of this name that does nothing, for work-groups of any size."""
@@ -233,8 +234,8 @@ class OpenclCompiler:
             before, linked = self._folders(), self._linked_stub(name)
             in_a_fork(partial(self._binary, linked, ""))
             folders = self._folders() - before
-            found = (one for folder in folders for one in folder.glob(f"{name}/{_ANY_SIZE}/*.so"))
-            self._stubs[name] = next((one.read_bytes() for one in found), b"")
+            paths = (path for folder in folders for path in folder.glob(f"{name}/{_ANY_SIZE}/*.so"))
+            self._stubs[name] = next((path.read_bytes() for path in paths), b"")
         return self._stubs[name]
 
     def _linked_stub(self, name: str) -> Any:
@@ -300,10 +301,10 @@ def serve(descriptor: str, cache_folder: str, scratch_folder: str, number: str) 
         readable = tuple(Path(one[2:]) for one in request["options"] if one.startswith("-I"))
         if readable not in threads:
             # A GPU's driver needs files of its own, which nobody here knows.
-            known = (*map(Path, _PLACES), compiler.packages, *readable)
+            paths = (*map(Path, _PLACES), compiler.packages, *readable)
             confine = confine_compiler if compiler.device.is_pocl else lambda *_: None
             threads[readable] = ThreadPoolExecutor(
-                1, "", confine, (known, (scratch,), SYSTEM_PROGRAMS)
+                1, "", confine, (paths, (scratch,), SYSTEM_PROGRAMS)
             )
         reply, binary, _ = threads[readable].submit(_answer, compiler, request).result()
         send(connection, reply, binary)

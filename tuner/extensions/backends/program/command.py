@@ -159,8 +159,8 @@ class Described(_Message):
 
     def info(self, evaluator: str) -> DeviceInfo:
         """Make what the rest of a run knows of the hardware."""
-        found = _TARGET.fullmatch(self.architecture)
-        known = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = _TARGET.fullmatch(self.architecture)
+        known = (int(match[1]), int(match[2])) if match else (0, 0)
         stated = {f"evaluator {name}": text for name, text in self.environment.items()}
         own = self.limits is not None or known not in COMPUTE_CAPABILITIES
         limits = self._own_limits(known) if own else None

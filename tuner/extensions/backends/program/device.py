@@ -228,7 +228,7 @@ class EvaluatorDevice(Device):
             source=program.cubin.decode(),
             config=None if program.config is None else dict(program.config),
             launches=tuple(map(self._launch, program.launches)),
-            arguments=tuple(self._argument(one, workload, shapes) for one in taken),
+            arguments=tuple(self._argument(argument, workload, shapes) for argument in taken),
         )
 
     def _launch(self, launch: Launch) -> LaunchMessage:
@@ -244,20 +244,21 @@ class EvaluatorDevice(Device):
         )
 
     def _argument(
-        self, one: Argument, workload: Workload, shapes: Mapping[str, tuple[int, ...]]
+        self, argument: Argument, workload: Workload, shapes: Mapping[str, tuple[int, ...]]
     ) -> ArgumentMessage:
         names: Mapping[str, Value] = {**workload.values, **self._operators}
-        value = None if one.value is None else one.value.evaluate(names)
-        tolerance = self._spec.tolerances.get(one.name)
-        bounds = ", ".join(str(bound.evaluate(names)) for bound in one.fill_bounds)
+        value = None if argument.value is None else argument.value.evaluate(names)
+        tolerance = self._spec.tolerances.get(argument.name)
+        bounds = ", ".join(str(bound.evaluate(names)) for bound in argument.fill_bounds)
         return ArgumentMessage(
-            name=one.name,
-            dtype=one.dtype,
-            shape=shapes.get(one.name) or (() if one.is_scalar else one.dimensions(names)),
-            role=one.role,
+            name=argument.name,
+            dtype=argument.dtype,
+            shape=shapes.get(argument.name)
+            or (() if argument.is_scalar else argument.dimensions(names)),
+            role=argument.role,
             value=value if not isinstance(value, str) else None,
-            fill=f"{one.fill}({bounds})" if bounds else one.fill,
-            zeroed=one.zeroed,
+            fill=f"{argument.fill}({bounds})" if bounds else argument.fill,
+            zeroed=argument.zeroed,
             tolerance=None if tolerance is None or tolerance.measured else _tolerance(tolerance),
         )
 

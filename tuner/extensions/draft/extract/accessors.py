@@ -63,10 +63,12 @@ def without_accessors(
     """
     if not any(_TYPE.search(item.code) for item in items):
         return tuple(items)
-    made = tuple(_plain(item, macros) if item.is_kernel else item for item in items)
-    if all(new is old for new, old in zip(made, items, strict=True)):
-        return made
-    return tuple(item if item.is_kernel or item.kind == "macro" else _host(item) for item in made)
+    source_items = tuple(_plain(item, macros) if item.is_kernel else item for item in items)
+    if all(new is old for new, old in zip(source_items, items, strict=True)):
+        return source_items
+    return tuple(
+        item if item.is_kernel or item.kind == "macro" else _host(item) for item in source_items
+    )
 
 
 def _plain(kernel: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
@@ -74,18 +76,18 @@ def _plain(kernel: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
     end = closing(kernel.code, match.end()) if match is not None else None
     if match is None or end is None:
         return kernel
-    found: dict[str, _Accessor] = {}
+    accessors: dict[str, _Accessor] = {}
     edits: list[tuple[Span, str]] = []
     start = match.end() + 1
     for piece, at in split_list(kernel.code[start : end - 1], angles=True):
         declared = _read_declaration(piece, macros)
         if declared is not None:
             name, accessor = declared
-            found[name] = accessor
+            accessors[name] = accessor
             edits.append(((start + at, start + at + len(piece)), accessor.parameters(name)))
-    if not found:
+    if not accessors:
         return kernel
-    item = _rewrite_indices(kernel, end, found)
+    item = _rewrite_indices(kernel, end, accessors)
     if item is None:
         return kernel
     for span, new in reversed(edits):

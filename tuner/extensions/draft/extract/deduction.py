@@ -119,8 +119,8 @@ class Calls:
                     return CType.of(given.rpartition(">")[0])
                 if _TYPED.search(name) and given:
                     return CType(CType.of(given.rpartition(">")[0]).base, 1)
-                made = CType.of(called.strip("()"))  # `T(x)`, `(T)(x)`
-                return made if self._is_type(made.base, at) else None
+                c_type = CType.of(called.strip("()"))  # `T(x)`, `(T)(x)`
+                return c_type if self._is_type(c_type.base, at) else None
         return None
 
     def _is_type(self, name: str, at: int) -> bool:
@@ -143,9 +143,9 @@ class Calls:
             for match in named.finditer(self.masked, start, at)
         )
         for match in filter(None, map(declared.search, windows)):
-            found = CType.of(match[1])
-            if found.base not in ("auto", "return", "else", "", "using"):
-                return found
+            c_type = CType.of(match[1])
+            if c_type.base not in ("auto", "return", "else", "", "using"):
+                return c_type
         for function in reversed(around):
             own = next((p for p in function.parameters if p.name == name), None)
             if own is not None:
@@ -161,8 +161,8 @@ def arguments_of(
     """Map the parameters of a function template to what is stated, deduced, or their default."""
     names = [parameter.name for parameter in template.template]
     found = dict(zip(names, stated, strict=False))
-    for parameter, known in zip(template.parameters, types, strict=False):
-        for name, text in _deduce_arguments(parameter, known, names) if known is not None else ():
+    for parameter, c_type in zip(template.parameters, types, strict=False):
+        for name, text in _deduce_arguments(parameter, c_type, names) if c_type is not None else ():
             found.setdefault(name, text)
     for own in template.template:
         if own.default is not None and own.name not in found:

@@ -98,7 +98,9 @@ class Extraction:
     @property
     def is_stated(self) -> bool:
         """Whether the source launches all kernels, and says all template arguments."""
-        return all(one.site is not None and not one.guessed for one in self.instances)
+        return all(
+            instance.site is not None and not instance.guessed for instance in self.instances
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -202,22 +204,22 @@ def _extract_unit(
         listed_items = written_out([*_list_items(reading, (path, *others))])
         sources.items = without_accessors(listed_items, macros_of(listed_items))
     items = sources.items
-    found = [item for item in items if item.is_kernel]
-    found = [item for item in found if item.path.resolve() in own] or found
-    if not found:
+    source_items = [item for item in items if item.is_kernel]
+    source_items = [item for item in source_items if item.path.resolve() in own] or source_items
+    if not source_items:
         raise _no_kernel(path, reading)
     text = Text()
     unread = ("assertion", "directive", "using")
     add_items(text, [item for item in items if item.kind not in unread])
     whole = _with_types(parse_source(str(text), target), items)
-    wanted = asked_for(asked.instantiate, asked.kernels or [i.names[-1] for i in found])
+    wanted = asked_for(asked.instantiate, asked.kernels or [i.names[-1] for i in source_items])
     named = (*asked.kernels, *(name for name in wanted if name not in asked.kernels))
-    names = _chosen_kernels(path, found, named, whole, text.places)
+    names = _chosen_kernels(path, source_items, named, whole, text.places)
     defined = {name for item in items if item.kind != "macro" for name in item.names}
     known = frozenset((*defined, "true", "false"))
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
-    instances = tuple(_instance(name, found, host, wanted, asked.place) for name in names)
-    picked = [item for name in names for item in _one(name, found)]
+    instances = tuple(_instance(name, source_items, host, wanted, asked.place) for name in names)
+    picked = [item for name in names for item in _one(name, source_items)]
     kept = _select_items(items, picked, instances, mixed=asked.mixed)
     for item in kept:
         if item.kind == "function":
@@ -233,10 +235,10 @@ def _extract_unit(
             structs[kernel.names[-1]] += (opened[1],)
     files = tuple(dict.fromkeys(item.path for item in kept))
     instances = tuple(
-        replace(one, arguments=tuple(qualify_names(text, kept) for text in one.arguments))
-        for one in instances
+        replace(instance, arguments=tuple(qualify_names(text, kept) for text in instance.arguments))
+        for instance in instances
     )
-    unit = preamble(reading, path, [one.name for one in instances], files, kept)
+    unit = preamble(reading, path, [instance.name for instance in instances], files, kept)
     add_items(unit, kept)
     source, places = _with_host(unit, items, kept, target)
     return Extraction(
@@ -245,7 +247,7 @@ def _extract_unit(
         instances=instances,
         left_out=tuple(left_out(reading, path, items, kept)),
         unread=tuple(reading.list_unread("missing", "framework")),
-        opened=tuple(one for found in structs.values() for one in found),
+        opened=tuple(one for struct in structs.values() for one in struct),
         dropped=tuple(reading.dropped),
         defined=asked.defined,
         searched=tuple(path for path in reading.searched_headers() if path in files),
@@ -277,10 +279,10 @@ def _select_items(
 
 def _list_items(reading: Reading, files: Sequence[Path]) -> Iterator[SourceItem]:
     # what a file has before it #includes another may be what that one goes by
-    known = {file.resolve() for file in files}
+    paths = {file.resolve() for file in files}
     included = {
         include.path.resolve()
-        for file in known
+        for file in paths
         for include in reading.files[file].included.values()
         if include.path is not None
     }
@@ -354,12 +356,12 @@ def _no_kernel(path: Path, reading: Reading) -> KernelError:
 
 def _instance(
     name: str,
-    found: Sequence[SourceItem],
+    items: Sequence[SourceItem],
     host: HostCode,
     wanted: dict[str, tuple[str, ...]],
     place: int,
 ) -> Instance:
-    item = next(item for item in found if item.names[-1] == name)
+    item = next(item for item in items if item.names[-1] == name)
     path, line = item.path, item.line
     kernel = next((k for k in host.source.kernels if k.name == name), None)
     if kernel is None:

@@ -122,8 +122,8 @@ class Guesses:
     ) -> tuple[str, ...]:
         taken = len(listed(parameter.kind, parameter.kind.index("<"))[0])
         members = self._find_members(parameter.name, template, ())
-        found = self._with_members(members)
-        return tuple(d.name for d in found if len(self._template_of(d)) == taken)
+        symbols = self._with_members(members)
+        return tuple(d.name for d in symbols if len(self._template_of(d)) == taken)
 
     def _with_members(self, members: set[str]) -> Iterator[Symbol]:
         for definition in self.source.definitions:

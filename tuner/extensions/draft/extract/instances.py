@@ -107,8 +107,12 @@ class HostCode:
 
     def _dispatch_values(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
-        for one in self.lambdas:
-            handed = [*passed_constants(masked, one)] if one.span[0] <= at < one.span[1] else []
+        for generic_lambda in self.lambdas:
+            handed = (
+                [*passed_constants(masked, generic_lambda)]
+                if generic_lambda.span[0] <= at < generic_lambda.span[1]
+                else []
+            )
             yield from [[*dict.fromkeys(handed)]] if handed else []
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
@@ -193,13 +197,13 @@ class HostCode:
     def templates(self) -> tuple[KernelFunction, ...]:
         """The templates of functions, then of classes, without parameters."""
         lines = LineIndex(self.source.masked)
-        found = [function for function in self.functions if function.template]
-        for function in tuple(found):
+        functions = [function for function in self.functions if function.template]
+        for function in tuple(functions):
             # `void Runner<T>::run(...)` is a template of its class
             head = self.source.masked[function.span[0] : function.body[0]]
             owner = re.search(rf"\b(\w+)\s*<[^<>;{{}}]*>\s*::\s*{function.name}\s*\(", head)
             if owner is not None:
-                found.append(replace(function, name=owner[1], parameters=()))
+                functions.append(replace(function, name=owner[1], parameters=()))
         for definition in self.source.definitions:
             text = self.source.masked[slice(*definition.span)]
             template, _ = read_template(text, definition.span[0], lines)
@@ -207,10 +211,10 @@ class HostCode:
                 at, span = definition.span[0], definition.span
                 name, path = definition.name, self.source.path
                 body = (span[0], span[1])
-                found.append(
+                functions.append(
                     KernelFunction(name, path, lines.at(at), span, body, at, (), template=template)
                 )
-        return tuple(found)
+        return tuple(functions)
 
     def read_arguments(self, kernel: KernelFunction, site: LaunchSite) -> dict[str, str]:
         """Say what a launch gives the kernel's template parameters, in the words of its place."""
@@ -327,19 +331,21 @@ def choose_instance(
     if asked:
         return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched_instances(kernel, sites, host)]
-    found = [one for one in launched if "" not in one.arguments]
+    instances = [instance for instance in launched if "" not in instance.arguments]
     several = sites if len(sites) > 1 else []
     ruled_out = [site for site in several if HostLaunch(host.source, kernel, site).is_ruled_out]
-    found.sort(key=lambda one: (one.site in ruled_out, _rank(one, host.source.aliases)))
-    found = found or [*_guess_instances(kernel, launched, host)]
-    if not found:
+    instances.sort(
+        key=lambda instance: (instance.site in ruled_out, _rank(instance, host.source.aliases))
+    )
+    instances = instances or [*_guess_instances(kernel, launched, host)]
+    if not instances:
         raise _ambiguity(kernel, launched, host)
     first: dict[str, Instance] = {}
-    for one in found:
-        first.setdefault(one.name, one)
+    for instance in instances:
+        first.setdefault(instance.name, instance)
     own = list(first.values())
     best = own.pop(min(place, len(own) - 1))
-    return replace(best, others=tuple(one.name for one in own))
+    return replace(best, others=tuple(instance.name for instance in own))
 
 
 def _asked_instance(
@@ -362,8 +368,8 @@ def _asked_instance(
     return Instance(kernel, arguments, site, own)
 
 
-def _agreeing(arguments: tuple[str, ...], one: Instance) -> int:
-    return sum(map(eq, arguments, one.arguments))
+def _agreeing(arguments: tuple[str, ...], instance: Instance) -> int:
+    return sum(map(eq, arguments, instance.arguments))
 
 
 def _guess_instances(
@@ -397,28 +403,30 @@ def _guess_instances(
         else:
             stated = {**stated, parameter.name: parameter.name}
             lists[parameter.name] = host.guesses.of(parameter, kernel)
-    for one in alternatives(lists):
-        own = {name: text for name, text in one.items() if not text.endswith(" bytes")}
+    for alternative in alternatives(lists):
+        own = {name: text for name, text in alternative.items() if not text.endswith(" bytes")}
         types = (*own.values(), *(p.c_type for p in kernel.parameters if p.pointers))
         dtypes = (element_dtype(text, host.source.aliases) for text in types)
         width = min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
-        own |= {name: in_elements(text, width) for name, text in one.items() if name not in own}
+        own |= {
+            name: in_elements(text, width) for name, text in alternative.items() if name not in own
+        }
         instance = _instance(kernel, stated, site, {**known, **own}, host)
         if "" not in instance.arguments:
             pairs = zip(kernel.template, values, strict=True)
             yield replace(instance, guessed=tuple(p.name for p, value in pairs if not value))
 
 
-def _rank(one: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
+def _rank(instance: Instance, aliases: Mapping[str, str]) -> tuple[int, int]:
     # production's types first, in as many arguments as may be, then loads of 16 bytes
-    known = (element_dtype(text, aliases) for text in one.arguments)
+    known = (element_dtype(text, aliases) for text in instance.arguments)
     dtypes = [dtype for dtype in known if dtype is not None]
     places = [_PREFERRED.index(dtype) for dtype in dtypes if dtype in _PREFERRED]
     best = min(places, default=len(_PREFERRED))
     element = min((DTYPE_BYTES[dtype] for dtype in dtypes), default=_LOAD_BYTES)
     widths = [
         abs(int(text) * element - _LOAD_BYTES)
-        for parameter, text in zip(one.kernel.template, one.arguments, strict=False)
+        for parameter, text in zip(instance.kernel.template, instance.arguments, strict=False)
         if VECTOR.fullmatch(parameter.name) and text.isdigit()
     ]
     return best * len(dtypes) - places.count(best), sum(widths) if dtypes else 0
@@ -519,7 +527,7 @@ def _ambiguity(kernel: KernelFunction, launched: Sequence[Instance], host: HostC
             remedy="write a kernel for one tensor with its pointers, sizes and numbers as "
             "parameters, which does what this one calls, and draft from that",
         )
-    best = max(launched, key=lambda one: sum(map(bool, one.arguments)), default=None)
+    best = max(launched, key=lambda instance: sum(map(bool, instance.arguments)), default=None)
     known = best.arguments if best is not None else ("",) * len(kernel.template)
     where = "no launch of it is in the source"
     if best is not None and best.site is not None:

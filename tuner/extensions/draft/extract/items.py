@@ -201,8 +201,8 @@ def read_kind(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
         return "function", own
     texts = (text for text, _ in split_list(bare.strip().rstrip(";"), angles=True))
     heads = (re.split(r"=(?!=)|\{", text, maxsplit=1)[0].strip() for text in texts)
-    found = (_VARIABLE.search(head.split("(")[0]) for head in heads)
-    return "variable", tuple(match[1] for match in found if match)
+    matches = (_VARIABLE.search(head.split("(")[0]) for head in heads)
+    return "variable", tuple(match[1] for match in matches if match)
 
 
 def _class_names(declared: str) -> tuple[str, ...]:

@@ -48,22 +48,22 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     launching = _with_users(host, _LAUNCHES)
     leading = launching | _with_users(host, _LEADS)
     loops = {name: macro for name, macro in macros.items() if INLINE.search(macro.body)}
-    found: list[SourceItem] = []
+    source_items: list[SourceItem] = []
     for item in items:
         if item.kind == "macro" and DEFINE.match(item.code):
             # as they are defined up to here: another #define may follow, or #undef
             texts[item.name] = item.text[item.lead :]
         if item.kind == "invocation":
-            found += _expand_item(item, texts)
+            source_items += _expand_item(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
             whole = _with_head(item, host) if item.kind == "function" else item
-            found.append(_launching(whole, leading | launching, host))
+            source_items.append(_launching(whole, leading | launching, host))
         elif item.is_kernel and loops:
-            found.append(_with_loops(item, loops))
+            source_items.append(_with_loops(item, loops))
         else:
-            found.append(item)
+            source_items.append(item)
     # a launch in a macro is one where the macro is used, not where it is defined
-    kept = [item for item in found if item.kind != "macro" or item.name not in launching]
+    kept = [item for item in source_items if item.kind != "macro" or item.name not in launching]
     return tuple(without_repeats(kept))
 
 
@@ -94,13 +94,13 @@ def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
 
 def _with_users(host: Mapping[str, Macro], what: re.Pattern[str]) -> dict[str, Macro]:
     # the macros that have it, and those over one of them
-    found: dict[str, Macro] = {}
+    macros: dict[str, Macro] = {}
     more = {name: macro for name, macro in host.items() if what.search(macro.body)}
     while more:
-        found |= more
-        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, found))})\b")
-        more = {n: m for n, m in host.items() if n not in found and uses.search(m.body)}
-    return found
+        macros |= more
+        uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, macros))})\b")
+        more = {n: m for n, m in host.items() if n not in macros and uses.search(m.body)}
+    return macros
 
 
 def _callers(code: str, host: Mapping[str, Macro], known: Mapping[str, Macro]) -> dict[str, Macro]:
@@ -136,13 +136,13 @@ def _expand_item(item: SourceItem, texts: Mapping[str, str]) -> Iterator[SourceI
     if not (is_marked(text) or _DEFINES.search(text) or text.lstrip().startswith("template")):
         yield item
         return
-    for made in items_in(text, item):
+    for source_item in items_in(text, item):
         # the end of a class that a macro makes is with its user
-        end = ";" if made.kind == "class" and not made.code.endswith(";") else ""
-        lines = f"// {fold(item.code)}\n{_laid_out(made.code)}{end}"
+        end = ";" if source_item.kind == "class" and not source_item.code.endswith(";") else ""
+        lines = f"// {fold(item.code)}\n{_laid_out(source_item.code)}{end}"
         lines = with_strings(lines, strings)
         lead = lines.index("\n") + 1
-        yield replace(made, text=lines, code=mask(lines[lead:]), lead=lead, is_made=True)
+        yield replace(source_item, text=lines, code=mask(lines[lead:]), lead=lead, is_made=True)
 
 
 def _laid_out(code: str) -> str:
@@ -166,9 +166,9 @@ def _launching(
 ) -> SourceItem:
     stated = macros_in(item.code)
     own = {n: m for n, m in stated.items() if _LAUNCHES.search(m.body) or _LEADS.search(m.body)}
-    known = {**launching, **own}
-    known |= _callers(item.code, {**host, **stated}, known) if known else {}
-    used = [name for name in dict.fromkeys(IDENTIFIER.findall(item.code)) if name in known]
+    macros = {**launching, **own}
+    macros |= _callers(item.code, {**host, **stated}, macros) if macros else {}
+    used = [name for name in dict.fromkeys(IDENTIFIER.findall(item.code)) if name in macros]
     if not used:
         return item
     # a list of template arguments in the shape of one argument
@@ -179,14 +179,14 @@ def _launching(
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, used))})\b(\s*\()?")
     at = 0
     while match := pattern.search(code, at):
-        macro = known[match[1]]
+        macro = macros[match[1]]
         end: int = match.end(1)
         arguments: tuple[str, ...] = ()
         if macro.parameters is not None and match[2]:
             arguments, end = listed(code, match.end() - 1)
             end = end or match.end()
         lines = code.count("\n", match.start(), end)
-        text = expand_macro(macro, arguments, {**passing, **known}) + "\n" * lines
+        text = expand_macro(macro, arguments, {**passing, **macros}) + "\n" * lines
         code = code[: match.start()] + text + code[end:]
         at = match.start() + len(text)
     # what no macro changes keeps its strings and comments

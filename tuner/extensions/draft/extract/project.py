@@ -34,14 +34,14 @@ def in_project(name: str, includer: Path) -> Path | None:
     parts = PurePosixPath(name).parts
     if top is None or not parts or ".." in parts:
         return None
-    found = [
+    paths = [
         path for path in _list_headers(top).get(parts[-1], ()) if path.parts[-len(parts) :] == parts
     ]
-    if not found:
+    if not paths:
         return None
     own = includer.resolve().parts
-    shared = {path: sum(accumulate(map(eq, own, path.parts), min)) for path in found}
-    nearest = [path for path in found if shared[path] == max(shared.values())]
+    shared = {path: sum(accumulate(map(eq, own, path.parts), min)) for path in paths}
+    nearest = [path for path in paths if shared[path] == max(shared.values())]
     return nearest[0] if len(nearest) == 1 or _are_same(nearest) else None
 
 
@@ -90,14 +90,14 @@ _MAX_FILES = 400
 _MAX_BYTES = 1_000_000
 
 
-def siblings(path: Path, known: Iterable[Path]) -> tuple[Path, ...]:
+def siblings(path: Path, paths: Iterable[Path]) -> tuple[Path, ...]:
     """List files that launch the kernels of `path`, call a launcher, or define what it launches.
 
     None of `known` is among them, nor a copy of `path`, which launches kernels of its own. Looked
     through are its folder, then those around it, up to the root of a repository or to where its
     folder `include` is.
     """
-    read = {file.resolve() for file in known}
+    read = {file.resolve() for file in paths}
     text = mask(source_text(path))
     kernels = {match[1] for match in _KERNEL.finditer(text)}
     callers = {m[1] for m in _TEMPLATE.finditer(text)} - kernels if "<<<" in text else None
@@ -132,13 +132,13 @@ def includes_of(files: Iterable[Path]) -> re.Pattern[str]:
     return re.compile(rf"#\s*include\s*[<\"](?:[^>\"\n]*/)?(?:{names})[>\"]")
 
 
-def _including(path: Path, found: list[Path], texts: Mapping[Path, str]) -> Iterator[Path]:
+def _including(path: Path, paths: list[Path], texts: Mapping[Path, str]) -> Iterator[Path]:
     # what a header goes by may stand before the #include of the header that #includes it
     include = includes_of([path])
     above = [
-        file for file in found if file.suffix in _HEADER_SUFFIXES and include.search(texts[file])
+        file for file in paths if file.suffix in _HEADER_SUFFIXES and include.search(texts[file])
     ]
-    known = {path, *found}
+    known = {path, *paths}
     while above:
         include = includes_of(above)
         above = [file for file, own in texts.items() if file not in known and include.search(own)]

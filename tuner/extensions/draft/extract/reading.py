@@ -78,9 +78,9 @@ def parsed_include(directive: str) -> tuple[str, bool] | None:
 def resolve_include(name: str, quoted: bool, includer: Path, folders: tuple[Path, ...]) -> Include:
     """Look in the includer's folder, `folders`, each `include` above, then in the whole project."""
     places = _places(includer, quoted, folders)
-    found = next((place / name for place in places if (place / name).is_file()), None)
-    if found is not None and (not _FRAMEWORK.match(name) or _is_for_device(found)):
-        shown = found if includer.is_absolute() else Path(os.path.relpath(found))
+    path = next((place / name for place in places if (place / name).is_file()), None)
+    if path is not None and (not _FRAMEWORK.match(name) or _is_for_device(path)):
+        shown = path if includer.is_absolute() else Path(os.path.relpath(path))
         return Include(name, quoted, "own", shown)
     origin: Origin = "missing"
     if _TOOLKIT.fullmatch(name):
@@ -89,8 +89,8 @@ def resolve_include(name: str, quoted: bool, includer: Path, folders: tuple[Path
         origin = "framework"
     elif not quoted and _HOST.fullmatch(name):
         origin = "host"
-    elif (found := in_project(name, includer)) is not None:
-        return Include(name, quoted, "own", found, is_searched=True)
+    elif (path := in_project(name, includer)) is not None:
+        return Include(name, quoted, "own", path, is_searched=True)
     return Include(name, quoted, origin)
 
 
@@ -177,8 +177,10 @@ class Reading:
 
     def searched_headers(self) -> list[Path]:
         """List the headers that were found by their names alone."""
-        includes = (one for code in self.files.values() for one in code.included.values())
-        return [one.path for one in includes if one.is_searched and one.path is not None]
+        includes = (include for code in self.files.values() for include in code.included.values())
+        return [
+            include.path for include in includes if include.is_searched and include.path is not None
+        ]
 
 
 # where the macros of a build stand, as if they were a file
@@ -240,15 +242,15 @@ def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> 
     reading.files[whole] = SourceCode(path, text, mask(text), reader.included)
 
 
-def _is_read(found: Include, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> bool:
-    assert found.path is not None
+def _is_read(include: Include, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> bool:
+    assert include.path is not None
     try:
-        _read(found.path, reading, chain)
+        _read(include.path, reading, chain)
     except KernelError:
-        if not found.is_searched:
+        if not include.is_searched:
             raise
         # a header that was only looked for may be no C++, or for another build
-        reading.pending.discard(found.path.resolve())
+        reading.pending.discard(include.path.resolve())
         return False
     return True
 

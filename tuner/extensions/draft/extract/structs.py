@@ -76,8 +76,8 @@ class Opened:
     def built(self) -> str:
         """The braces' content that makes the struct of the parameters."""
         return ", ".join(
-            f"static_cast<{one.c_type}>(0)" if one.name in self.unused else one.name
-            for one in self.members
+            f"static_cast<{member.c_type}>(0)" if member.name in self.unused else member.name
+            for member in self.members
         )
 
 
@@ -159,9 +159,12 @@ def open_struct(
             # a type that the kernel's body names is not known in its head
             own = _own_types(kernel)
             pointed = (_resolve_void(member, match["name"], conversions) for member in members)
-            known = tuple(replace(one, c_type=_spell_type(one.c_type, own)) for one in pointed)
-            unused = frozenset(_unused_members(known, items, kernel, mentioned))
-            found = Opened(place, match["name"], match[1], known, unused)
+            struct_members = tuple(
+                replace(struct_member, c_type=_spell_type(struct_member.c_type, own))
+                for struct_member in pointed
+            )
+            unused = frozenset(_unused_members(struct_members, items, kernel, mentioned))
+            found = Opened(place, match["name"], match[1], struct_members, unused)
             # do the members' names mean something else in the kernel?
             others = (kernel.code[:start], *pieces[:place], *pieces[place + 1 :])
             taken = {n for text in others for n in _bare(text, found.given)}
@@ -213,7 +216,11 @@ def _rewrite_kernel(
     kernel = _rename_locals(kernel, span[1], {name: f"{name}_" for name in renamed})
     names = "|".join(member.name for member in found.members)
     owner = rf"(?<![\w.>]){found.parameter}\s*\.\s*"
-    forms = {rf"{owner}{one.spelled}": one.name for one in found.members if one.path}
+    forms = {
+        rf"{owner}{struct_member.spelled}": struct_member.name
+        for struct_member in found.members
+        if struct_member.path
+    }
     forms[rf"{owner}(?=(?:{names})\b)"] = ""
     places = [
         (match.span(), new)
@@ -272,7 +279,7 @@ def _members(
     names = [p.name for p in read_template(struct.code, 0, LineIndex(struct.code))[0]]
     if len(names) != len(given):
         return ()
-    found: list[StructMember] = []
+    members: list[StructMember] = []
     own = dict(zip(names, given, strict=True))
     bases = re.search(r"(?<!:):(?!:)(.*)", struct.head, re.DOTALL)
     words = [IDENTIFIER.findall(text) for text in bases[1].split(",")] if bases else []
@@ -280,7 +287,7 @@ def _members(
         inherited = _members(structs[base], structs) if base in structs else ()
         if not inherited:
             return ()
-        found += inherited
+        members += inherited
         own |= _own_types(structs[base])
     own |= _own_types(struct)
     start = struct.code.find("{", len(struct.head))
@@ -311,10 +318,10 @@ def _members(
             passed = listed(nested[2], 0)[0] if nested and nested[2] else ()
             inner = _members(of, structs, passed) if of is not None else ()
             for name, path in parts if match[3] else [(match[2], match[2])]:
-                found += [one.inside(name, path) for one in inner] or [
+                members += [member.inside(name, path) for member in inner] or [
                     StructMember(c_type, name, *((match[2], path) if match[3] else ()))
                 ]
-    return tuple(found)
+    return tuple(members)
 
 
 def _own_types(code: SourceItem) -> dict[str, str]:
@@ -416,4 +423,7 @@ def arguments_of(site_text: str, found: Opened) -> list[str]:
         pairs = zip(found.members, pieces, strict=True)
         return [piece for member, piece in pairs if member.name not in found.unused]
     owner = site_text.strip() if re.fullmatch(r"\w+", site_text.strip()) else found.parameter
-    return [named.get(one.name, f"{owner}.{one.path or one.name}") for one in found.given]
+    return [
+        named.get(struct_member.name, f"{owner}.{struct_member.path or struct_member.name}")
+        for struct_member in found.given
+    ]

@@ -119,8 +119,8 @@ def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
 def _stand_ins(header: Path = STAND_INS) -> tuple[SourceItem, ...]:
     reading = read_all(header)
     items = items_of(reading, header)
-    known = (item for item in items if item.names or item.kind == "function")
-    return tuple(replace(item, path=Path(STAND_INS.name)) for item in known)
+    source_items = (item for item in items if item.names or item.kind == "function")
+    return tuple(replace(item, path=Path(STAND_INS.name)) for item in source_items)
 
 
 def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[SourceItem]:
@@ -152,9 +152,10 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     chosen = [item for item in chosen if item.namespace or nearer.isdisjoint(item.names)]
     uses = {(name, item.namespace) for item in chosen for name in item.uses()}
     return [
-        one
-        for one in _stand_ins()
-        if one in chosen or any((name, one.namespace) in uses for name in one.names)
+        source_item
+        for source_item in _stand_ins()
+        if source_item in chosen
+        or any((name, source_item.namespace) in uses for name in source_item.names)
     ]
 
 
@@ -199,7 +200,14 @@ def select_items(
     own = [*without_repeats(_in_order(items, usable, found))]
     has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [*(one for one in arithmetic if has_fp8 or not _OF_8_BITS.search(one.code)), *own]
+    return [
+        *(
+            source_item
+            for source_item in arithmetic
+            if has_fp8 or not _OF_8_BITS.search(source_item.code)
+        ),
+        *own,
+    ]
 
 
 def _in_order(
@@ -441,7 +449,7 @@ def _cub(masked: str) -> list[str]:
     if len(parts) < len(used) or not used:
         return ["cub/cub.cuh"]
     snakes = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match[1]).lower() for match in parts]
-    return list(dict.fromkeys(f"cub/{one.partition('_')[0]}/{one}.cuh" for one in snakes))
+    return list(dict.fromkeys(f"cub/{snake.partition('_')[0]}/{snake}.cuh" for snake in snakes))
 
 
 def _standard_library(masked: str) -> tuple[list[str], list[str]]:

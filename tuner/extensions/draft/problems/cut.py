@@ -140,7 +140,7 @@ def _reach(node: Any, way: str, moving: set[Any]) -> Iterator[Any]:
 def _complete(nodes: Iterable[Any]) -> list[Any]:
     """Add what takes one of several results, and copies of the views that a part makes itself."""
     part = dict.fromkeys(nodes)
-    part |= dict.fromkeys(one for node in part for one in node.users if is_item(one))
+    part |= dict.fromkeys(user for node in part for user in node.users if is_item(user))
 
     def is_own(read: Any) -> bool:
         if read in part or read.op != "call_function" or computes(read) or library_of(read):
@@ -150,8 +150,8 @@ def _complete(nodes: Iterable[Any]) -> list[Any]:
         ordered = is_view(read) and all(one.is_contiguous() for one in tensors_of(read))
         several = len(tensors_of(read)) > 1
         roots = [*_reach(read, "all_input_nodes", {*moved(read)})]
-        roots = [one for one in roots if not is_constant(one)]
-        return not ordered or several or not roots or any(one in part for one in roots)
+        roots = [root for root in roots if not is_constant(root)]
+        return not ordered or several or not roots or any(root in part for root in roots)
 
     def moved(read: Any) -> Iterator[Any]:
         for one in read.all_input_nodes:
@@ -166,7 +166,7 @@ def _complete(nodes: Iterable[Any]) -> list[Any]:
         view = max(views)  # the last: those before it are found through it
         with view.graph.inserting_after(view):
             copy = view.graph.node_copy(view)
-        for node in [one for one in view.users if one in part]:
+        for node in [user for user in view.users if user in part]:
             node.replace_input_with(view, copy)
         part[copy] = None
     return sorted(part)

@@ -136,7 +136,9 @@ class _Sizes:
 
     def __init__(self, extents: Sequence[int], knobs: Sequence[str]) -> None:
         self.named: dict[tuple[int, ...], str] = {}
-        for values in dict.fromkeys(one.values for one in extents if isinstance(one, Size)):
+        for values in dict.fromkeys(
+            extent.values for extent in extents if isinstance(extent, Size)
+        ):
             moved = [k for k, value in enumerate(values[1:]) if value != values[0]]
             name = "_".join(knobs[k] for k in moved)
             exact = len(moved) == 1 and values[moved[0] + 1] == 2 * values[0]

@@ -41,9 +41,9 @@ class Size(int):
 
     def __new__(cls, values: Sequence[int]) -> Size:
         """Make it of what it is in each trace, that of the problem's own sizes first."""
-        made = int.__new__(cls, values[0])
-        made.values = tuple(values)
-        return made
+        size = int.__new__(cls, values[0])
+        size.values = tuple(values)
+        return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Trace:
             with torch.no_grad():
                 exported = torch.export.export(self.model, inputs, strict=False)
                 targets = [node.target for node in exported.graph.nodes]
-                schemas = [one._schema for one in targets if hasattr(one, "_schema")]
-                self.has_mode = any(_HAS_MODE.search(str(one)) for one in targets)
+                schemas = [target._schema for target in targets if hasattr(target, "_schema")]
+                self.has_mode = any(_HAS_MODE.search(str(target)) for target in targets)
                 # What writes in place computes anew then. It takes as long again, minutes for an
                 # RNN, whose steps are all traced.
                 if any(schema.is_mutable for schema in schemas):
@@ -197,11 +197,12 @@ class Trace:
 
     def skeleton(self) -> list[str]:
         """Write the graph without whole numbers: two that differ have no sizes in common."""
-        plain = self.torch.fx.node.map_aggregate
+        write = self.torch.fx.node.map_aggregate
         return [
-            f"{one.target}{plain((one.args, one.kwargs), lambda v: '_' if type(v) is int else v)}"
-            + str([value.dim() for value in tensors_of(one)])
-            for one in self.graph.nodes
+            f"{node.target}"
+            + str(write((node.args, node.kwargs), lambda v: "_" if type(v) is int else v))
+            + str([value.dim() for value in tensors_of(node)])
+            for node in self.graph.nodes
         ]
 
     def compare_sizes(self, others: Sequence[Trace]) -> None:
@@ -211,7 +212,7 @@ class Trace:
             return Size(values) if type(values[0]) is int and len({*values}) > 1 else values[0]
 
         tree_map = self.torch.utils._pytree.tree_map
-        for node, *same in zip(*(one.graph.nodes for one in (self, *others)), strict=True):
+        for node, *same in zip(*(trace.graph.nodes for trace in (self, *others)), strict=True):
             given = [(tuple(one.args), dict(one.kwargs)) for one in (node, *same)]
             if node.op == "call_function":
                 node.args, node.kwargs = tree_map(whole, *given)
@@ -247,7 +248,7 @@ def flops_of(torch: Any, node: Any) -> float:
     library, given = library_of(node), torch.fx.node.map_arg(node.args, lambda n: n.meta["val"])
     if not library:
         tensors = [one for n in (*node.all_input_nodes, node) for one in tensors_of(n)]
-        return float(max((one.numel() for one in tensors), default=0))
+        return float(max((tensor.numel() for tensor in tensors), default=0))
     if library == "rnn":
         steps = given[0].numel() / given[0].shape[-1]
         return float(2 * steps * sum(one.numel() for one in given[2] if one.dim() == 2))

@@ -86,9 +86,9 @@ def _find_fixed_axes(
     statement: Statement, launch: HostLaunch, axes: Axes, arguments: Sequence[DraftArgument]
 ) -> dict[str, Constant]:
     """Find the axes that a kernel is told by nothing: it is right for their one size alone."""
-    if any(one.role is None and one.value is None for one in arguments):
+    if any(argument.role is None and argument.value is None for argument in arguments):
         return {}  # what it is told nobody knows yet
-    told = {one.value for one in arguments if one.role is None}
+    told = {argument.value for argument in arguments if argument.role is None}
     told |= {axis for name, axis in axes.names.items() if name in launch.names}
     fixed = {}
     for axis in statement.axes:

@@ -297,7 +297,7 @@ def _state_arrays(
 
 def _fits(arrays: Sequence[StatedArray], case: Sizes, found: tuple[int, ...] | None) -> bool:
     """Check the expressions on sizes that they were not made from."""
-    said = [Expression.parse(text).integer(case) for one in arrays for text in one.shape]
+    said = [Expression.parse(text).integer(case) for array in arrays for text in array.shape]
     return found is not None and [n for n in said if n > 1] == [n for n in found if n > 1]
 
 
@@ -388,28 +388,28 @@ def _bytes(arrays: Sequence[StatedArray], case: Sizes) -> int:
 def _of_definition(problem: Definition) -> Statement:
     data = problem.data
     tensors = [*data.inputs.items(), *data.outputs.items()]
-    for size in (size for _, one in tensors for size in one.shape or ()):
+    for size in (size for _, tensor in tensors for size in tensor.shape or ()):
         known = size in data.axes if isinstance(size, str) else 0 < size < 1 << 63
         if not known:
             message = f"a shape has {size!r:.100}, which is no axis and no size"
             raise KernelError(message, path=problem.path)
     if twice := sorted(data.inputs.keys() & data.outputs.keys()):
         raise KernelError(f"`{twice[0]}` is an input and an output", path=problem.path)
-    if all(one.shape is None for one in data.outputs.values()):
+    if all(output.shape is None for output in data.outputs.values()):
         raise KernelError("none of its outputs is an array", path=problem.path)
-    fixed = {name: one.value for name, one in data.axes.items()}
+    fixed = {name: axis.value for name, axis in data.axes.items()}
     arrays, scalars, notes = [], dict[str, tuple[str, str | None]](), []
     for role, group in (("input", data.inputs), ("output", data.outputs)):
-        for name, one in group.items():
-            dtype = own_dtype(one.dtype)
+        for name, tensor in group.items():
+            dtype = own_dtype(tensor.dtype)
             if dtype not in DTYPE_BYTES:
                 message = f"`{name}` is {dtype}, which no kernel argument can be"
                 remedy = f"dtypes: {', '.join(DTYPE_BYTES)}"
                 raise KernelError(message, path=problem.path, remedy=remedy)
-            if one.shape is None:
+            if tensor.shape is None:
                 scalars[name] = (dtype, None)
                 continue
-            shape = tuple(map(str, one.shape)) or ("1",)
+            shape = tuple(map(str, tensor.shape)) or ("1",)
             whole = role == "input" and "int" in dtype
             arrays.append(StatedArray(name, dtype, shape, role, "uniform(0, 8)" if whole else ""))
             if whole:

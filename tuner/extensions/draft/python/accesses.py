@@ -52,8 +52,10 @@ def accesses(
         if helper is None or helper is kernel or depth >= _DEPTH:
             continue
         inner = accesses(helper, kernels, depth + 1)
-        handed = dict(zip((one.arg for one in all_arguments(helper.node)), call.args, strict=False))
-        handed |= {one.arg: one.value for one in call.keywords if one.arg}
+        handed = dict(
+            zip((argument.arg for argument in all_arguments(helper.node)), call.args, strict=False)
+        )
+        handed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         for name, access in inner.items():
             base = reading.base(handed[name]) if name in handed else None
             if base is not None:
@@ -73,7 +75,7 @@ def multiplies(kernel: PythonKernel, kernels: Mapping[str, PythonKernel]) -> boo
     if any(ast.unparse(call.func).endswith((".dot", ".dot_scaled")) for call in calls):
         return True
     helpers = {call.func.id for call in calls if isinstance(call.func, ast.Name)} & {*kernels}
-    others = {name: one for name, one in kernels.items() if name != kernel.name}
+    others = {name: python_kernel for name, python_kernel in kernels.items() if name != kernel.name}
     return any(multiplies(others[name], others) for name in helpers & {*others})
 
 
@@ -198,4 +200,4 @@ def _method(call: ast.Call) -> str:
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((one.value for one in call.keywords if one.arg == name), None)
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

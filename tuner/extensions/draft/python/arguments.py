@@ -102,8 +102,8 @@ class _Arguments:
                 elif name in done[kernel.name]:
                     access = done[kernel.name][name]
                     extent = passed.get(access.extent)
-                    known = self.accesses.get(tensor.name, PythonAccess())
-                    self.accesses[tensor.name] = known.with_(replace(access, extent=""))
+                    python_access = self.accesses.get(tensor.name, PythonAccess())
+                    self.accesses[tensor.name] = python_access.with_(replace(access, extent=""))
                     text = None if extent is None else self.shapes.size(extent)
                     if tensor.shape is None and not tensor.dims and text is not None:
                         line = (*access.reads, *access.writes)[0]
@@ -136,32 +136,34 @@ class _Arguments:
         dtypes = self._dtypes(names)
         drafted = tuple(self._argument(name, dtypes[name], name in outputs) for name in names)
         axes = {name: name for name in self.shapes.axes}
-        found = Inference(Axes(axes), drafted, tuple(self._workloads([*axes])))
+        inference = Inference(Axes(axes), drafted, tuple(self._workloads([*axes])))
         optional = [
             name
             for name, default in defaults_of(self.host).items()
             if isinstance(default, ast.Constant) and default.value is None
         ]
         note = f"{', '.join(optional)}: None, as the launcher has it where nobody says"
-        return HandedArgument(found, scalars, outputs, (note,) if optional else ())
+        return HandedArgument(inference, scalars, outputs, (note,) if optional else ())
 
     def _scalars(self) -> tuple[ScalarArgument, ...]:
         defaults = defaults_of(self.host)
         nodes = (node for statement in self.host.body for node in ast.walk(statement))
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
-        found: list[ScalarArgument] = []
-        for one in all_arguments(self.host):
+        arguments: list[ScalarArgument] = []
+        for argument in all_arguments(self.host):
             # `out=None` is a scalar here: the launcher looks at it before it makes the array.
-            if self._is_argument(one.arg) or one.arg == "ctx" or one.arg not in used:
+            if self._is_argument(argument.arg) or argument.arg == "ctx" or argument.arg not in used:
                 continue
-            default = defaults.get(one.arg)
+            default = defaults.get(argument.arg)
             if default is not None:
                 text = f"the default, line {default.lineno}"
-                found.append(ScalarArgument(one.arg, ast.unparse(default), Evidence(LIKELY, text)))
+                arguments.append(
+                    ScalarArgument(argument.arg, ast.unparse(default), Evidence(LIKELY, text))
+                )
                 continue
-            note = "" if one.annotation is None else ast.unparse(one.annotation)
-            found.append(self._guess(one, note, [known.text for known in found]))
-        return tuple(found)
+            note = "" if argument.annotation is None else ast.unparse(argument.annotation)
+            arguments.append(self._guess(argument, note, [argument.text for argument in arguments]))
+        return tuple(arguments)
 
     def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:
         text = f"nothing says it, line {one.lineno}"
@@ -197,10 +199,14 @@ class _Arguments:
     def _find_outputs(self) -> dict[str, str]:
         """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
         found: dict[str, str] = {}
-        for one in statements(self.host.body):
-            if not isinstance(one, ast.Return) or one.value is None:
+        for statement in statements(self.host.body):
+            if not isinstance(statement, ast.Return) or statement.value is None:
                 continue
-            parts = one.value.elts if isinstance(one.value, ast.Tuple) else [one.value]
+            parts = (
+                statement.value.elts
+                if isinstance(statement.value, ast.Tuple)
+                else [statement.value]
+            )
             for part in parts:
                 whole = part
                 while isinstance(whole, ast.Subscript):  # a part of an array is of that array
@@ -321,7 +327,9 @@ class _Arguments:
         scopes: list[tuple[ast.AST, dict[str, ast.expr]]] = []
         for node in (self.source.tree, *ast.walk(self.source.tree)):
             if isinstance(node, ast.Module | ast.FunctionDef) and node is not self.host:
-                pairs = (pair for one in statements(node.body) for pair in bindings(one))
+                pairs = (
+                    pair for statement in statements(node.body) for pair in bindings(statement)
+                )
                 scopes.append((node, dict(pairs)))
         called = {self.host.name}
         if self.host.name == "forward":  # of autograd's functions
@@ -337,9 +345,9 @@ class _Arguments:
     def _tensor_calls(
         self, call: ast.Call, bound: Mapping[str, ast.expr]
     ) -> Iterator[tuple[str, ast.Call, list[ast.expr]]]:
-        names = [one.arg for one in all_arguments(self.host) if one.arg != "ctx"]
+        names = [argument.arg for argument in all_arguments(self.host) if argument.arg != "ctx"]
         passed = dict(zip(names, call.args, strict=False))
-        passed |= {one.arg: one.value for one in call.keywords if one.arg}
+        passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         for name, node in passed.items():
             value = bound.get(node.id) if isinstance(node, ast.Name) else node
             sizes = sizes_of(value) if value is not None else None
@@ -350,7 +358,9 @@ class _Arguments:
         found: dict[str, tuple[str, Evidence]] = {}
         for call, bound in self._calls():
             for name, made, _ in self._tensor_calls(call, bound):
-                node = next((one.value for one in made.keywords if one.arg == "dtype"), None)
+                node = next(
+                    (keyword.value for keyword in made.keywords if keyword.arg == "dtype"), None
+                )
                 how = ast.unparse(made.func).rpartition(".")[2]
                 kind = dtype_of(ast.unparse(node)) if node is not None else None
                 if node is None:
@@ -380,14 +390,19 @@ class _Arguments:
             if len(sizes) == len(axes):
                 found.append({axis: sizes[axis] for axis in axes})
         found += self._benchmark_sizes(axes)
-        distinct = {tuple(n.value for n in one.values()): one for one in reversed(found)}
+        distinct = {
+            tuple(n.value for n in numbers.values()): numbers for numbers in reversed(found)
+        }
         yield from [*distinct.values()][::-1][:_MOST_WORKLOADS]
 
     def _benchmark_sizes(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
         for node in ast.walk(self.source.tree):
             if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".Benchmark")):
                 continue
-            said = {one.arg: self.source.literals.try_evaluate(one.value) for one in node.keywords}
+            said = {
+                keyword.arg: self.source.literals.try_evaluate(keyword.value)
+                for keyword in node.keywords
+            }
             names, values = said.get("x_names"), said.get("x_vals")
             if not isinstance(names, list) or not isinstance(values, list | tuple) or not values:
                 continue

@@ -87,16 +87,16 @@ def tuned_by(
     """
     autotune = kernel.decoration("autotune")
     if autotune is not None and autotune.call is not None:
-        found = _read_autotune(source, kernel, autotune.call)
+        configs = _read_autotune(source, kernel, autotune.call)
     else:
-        found = _read_launches(source, kernel, host, sites[0])
-    named = {one.name for one in found.tunables}
+        configs = _read_launches(source, kernel, host, sites[0])
+    named = {tunable.name for tunable in configs.tunables}
     bad = next((name for name in named if name in RESERVED_NAMES), None)
     if bad is not None:
         remedy = "rename it in the kernel and its launch"
         raise source.error(f"{bad!r} cannot be a parameter", kernel.line, remedy)
     more, left = _compiler_options(source, kernel, named, sites[0])
-    return replace(found, tunables=found.tunables + more, left=found.left + left)
+    return replace(configs, tunables=configs.tunables + more, left=configs.left + left)
 
 
 def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> TunedConfigs:
@@ -146,9 +146,11 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
                 f"{name}: only some configs have it, and what the others do is no number or text"
             )
         else:
-            values = [value for one in choices if (value := one[name]) is not None]
+            values = [value for choice in choices if (value := choice[name]) is not None]
             tunables.append(_make_tunable(name, values, line, _least(source, kernel, name)))
-    full = [{o.name: v for o in tunables if (v := one[o.name]) is not None} for one in choices]
+    full = [
+        {o.name: v for o in tunables if (v := choice[o.name]) is not None} for choice in choices
+    ]
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
     hook, hook_notes = _hook(made)
@@ -174,7 +176,7 @@ def _choose_suggestions(
 
     Of more than a space may suggest, some from everywhere: the first ones are often alike.
     """
-    if len(others) + 1 == prod(len(one.values) for one in tunables):
+    if len(others) + 1 == prod(len(tunable.values) for tunable in tunables):
         return ()
     step = max(len(others) / MOST_SUGGESTIONS, 1.0)
     return tuple(others[int(n * step)] for n in range(min(len(others), MOST_SUGGESTIONS)))
@@ -224,8 +226,12 @@ def _ignored_keywords(call: ast.Call) -> Iterator[str]:
 
 def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
     found = {}
-    for one in kernel.decorations:
-        node = _argument(one.call, 0, "values") if one.name == "heuristics" and one.call else None
+    for decoration in kernel.decorations:
+        node = (
+            _argument(decoration.call, 0, "values")
+            if decoration.name == "heuristics" and decoration.call
+            else None
+        )
         if isinstance(node, ast.Name):
             values = (value for n in source.tree.body for t, value in bindings(n) if t == node.id)
             node = next(values, None)
@@ -281,13 +287,13 @@ def guess_for(name: str) -> int:
 
 
 def _spreads(site: PythonLaunchSite) -> bool:
-    return any(one.arg is None for one in site.call.keywords)
+    return any(keyword.arg is None for keyword in site.call.keywords)
 
 
 def is_asked_for(host: ast.FunctionDef, name: str, node: ast.expr) -> bool:
     """Tell whether a launcher asks its own caller for what looks tunable."""
     named = node.id if isinstance(node, ast.Name) else ""
-    required = {one.arg for one in all_arguments(host)} - {*defaults_of(host)}
+    required = {argument.arg for argument in all_arguments(host)} - {*defaults_of(host)}
     return named in required and _TUNABLE.search(name) is not None
 
 
@@ -296,7 +302,11 @@ def _compiler_options(
 ) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
     """Add warps and stages where the file does not choose them itself."""
     found, left = [], []
-    given = {one.arg: one.value for one in site.call.keywords if one.arg and one.arg in _OPTIONS}
+    given = {
+        keyword.arg: keyword.value
+        for keyword in site.call.keywords
+        if keyword.arg and keyword.arg in _OPTIONS
+    }
     for name, usual in _USUAL.items():
         if name in named:
             continue
@@ -326,7 +336,9 @@ def _compiler_options(
 def passed_to(kernel: PythonKernel, call: ast.Call) -> dict[str, ast.expr]:
     """Map a kernel's parameters to what a launch passes, as far as it names them."""
     found = dict(zip(kernel.parameters, call.args, strict=False))
-    return found | {one.arg: one.value for one in call.keywords if one.arg is not None}
+    return found | {
+        keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None
+    }
 
 
 def _values(
@@ -385,4 +397,4 @@ def _around(value: int, least: int) -> tuple[int, ...]:
 def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
     if len(call.args) > place:
         return call.args[place]
-    return next((one.value for one in call.keywords if one.arg == name), None)
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -83,7 +83,7 @@ def draft_python(
         space=space,
         written=(space,) if kept else (space, module),
         kept=(module,) if kept else (),
-        parameters=tuple(one.name for one in tuned.tunables),
+        parameters=tuple(tunable.name for tunable in tuned.tunables),
         blanks=(*blanks_in(space), *blanks_in(module)),
         notes=(*tuned.notes, *handed.notes, *code.notes),
     )
@@ -132,16 +132,16 @@ def _space(
     space: Path,
     module: Path,
 ) -> str:
-    found = handed.inference
-    sizes, sizes_from = workloads_text(found)
-    outputs = [a for a in found.arguments if a.role in ("output", "inout")]
+    inference = handed.inference
+    sizes, sizes_from = workloads_text(inference)
+    outputs = [a for a in inference.arguments if a.role in ("output", "inout")]
     start = Path(os.path.relpath(module.resolve(), space.resolve().parent))
-    axes = ", ".join(found.axes.names.values())
+    axes = ", ".join(inference.axes.names.values())
     default_from = "the source as it is"
     if kernel.decoration("autotune") is not None:
         default_from = "the first config of the file"
-    elif not all(one.is_known for one in tuned.tunables):
-        guesses = ", ".join(one.name for one in tuned.tunables if not one.is_known)
+    elif not all(tunable.is_known for tunable in tuned.tunables):
+        guesses = ", ".join(tunable.name for tunable in tuned.tunables if not tunable.is_known)
         default_from = f"the source as it is; guessed: {guesses}"
     template = environment().get_template("python/space.yaml.j2")
     return template.render(
@@ -151,17 +151,17 @@ def _space(
         axes=f"[{axes}]{_key(kernel)}"
         if axes
         else "[FILL_IN]  # FILL IN: the names of the sizes, such as [T, D]",
-        arguments=found.arguments,
+        arguments=inference.arguments,
         sizes=sizes,
         sizes_from=sizes_from,
-        min_bytes=min_bytes_text(found.arguments),
+        min_bytes=min_bytes_text(inference.arguments),
         tunables=tuned.tunables,
         left=tuned.left,
-        default=[f"{one.name}: {format_value(one.default)}" for one in tuned.tunables],
+        default=[f"{tunable.name}: {format_value(tunable.default)}" for tunable in tuned.tunables],
         default_from=default_from,
         suggestions=[
-            [f"{name}: {format_value(value)}" for name, value in one.items()]
-            for one in tuned.suggestions
+            [f"{name}: {format_value(value)}" for name, value in suggestion.items()]
+            for suggestion in tuned.suggestions
         ],
         tolerances=[(a.parameter.name, tolerance_text(a)) for a in outputs],
     )
@@ -169,10 +169,10 @@ def _space(
 
 def _key(kernel: PythonKernel) -> str:
     autotune = kernel.decoration("autotune")
-    for one in autotune.call.keywords if autotune and autotune.call else ():
-        if one.arg == "key" and isinstance(one.value, ast.List):
-            names = ", ".join(ast.unparse(name).strip("'\"") for name in one.value.elts)
-            return f"  # triton.autotune's key: {names}, line {one.value.lineno}"
+    for node in autotune.call.keywords if autotune and autotune.call else ():
+        if node.arg == "key" and isinstance(node.value, ast.List):
+            names = ", ".join(ast.unparse(name).strip("'\"") for name in node.value.elts)
+            return f"  # triton.autotune's key: {names}, line {node.value.lineno}"
     return ""
 
 
@@ -211,5 +211,5 @@ def _module(
 
 def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
-        return [one.name for one in node.names]
+        return [name.name for name in node.names]
     return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []

@@ -76,11 +76,11 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
     tunables: list[Tunable] = []
     texts: dict[str, str] = {}
     left: list[str] = []
-    for name in dict.fromkeys(name for one in configs for name in one):
-        values = [one[name] for one in configs if name in one]
+    for name in dict.fromkeys(name for config in configs for name in config):
+        values = [config[name] for config in configs if name in config]
         found, text = _setting(name, values, line)
         is_known = name in configs[0]
-        tunables += [replace(one, is_known=is_known) for one in found]
+        tunables += [replace(tunable, is_known=is_known) for tunable in found]
         if found or is_known:
             texts[name] = text
         if not found:
@@ -123,12 +123,12 @@ def _setting(name: str, values: Sequence[object], line: int) -> tuple[list[Tunab
         lists = [one for one in values if isinstance(one, list) and len(one) == len(first)]
         tunables, texts = [], []
         for place in range(len(first)):
-            found = _one(name, f"{name}_{place}", [one[place] for one in lists], line)
-            tunables += [] if found is None else [found]
-            texts.append(repr(first[place]) if found is None else f'config["{found.name}"]')
+            tunable = _one(name, f"{name}_{place}", [one[place] for one in lists], line)
+            tunables += [] if tunable is None else [tunable]
+            texts.append(repr(first[place]) if tunable is None else f'config["{tunable.name}"]')
         return tunables, f"[{', '.join(texts)}]"
-    found = _one(name, name, values, line)
-    return ([], repr(first)) if found is None else ([found], f'config["{name}"]')
+    tunable = _one(name, name, values, line)
+    return ([], repr(first)) if tunable is None else ([tunable], f'config["{name}"]')
 
 
 def _one(setting: str, name: str, values: Sequence[object], line: int) -> Tunable | None:
@@ -154,12 +154,12 @@ def _one(setting: str, name: str, values: Sequence[object], line: int) -> Tunabl
 def _others(
     configs: Sequence[Mapping[str, Any]], tunables: Sequence[Tunable]
 ) -> Iterator[Mapping[str, Value]]:
-    for one in configs[1:]:
+    for config in configs[1:]:
         found: dict[str, Value] = {}
         for tunable in tunables:
             setting, _, place = tunable.name.rpartition("_")
-            value = one.get(tunable.name)
-            if value is None and isinstance(values := one.get(setting), list):
+            value = config.get(tunable.name)
+            if value is None and isinstance(values := config.get(setting), list):
                 value = values[int(place)] if int(place) < len(values) else None
             if value in tunable.values:
                 found[tunable.name] = value

@@ -60,9 +60,9 @@ def launch_code(
     for site in sites:
         work.note(site)
     body: list[ast.stmt] = []
-    for one in host.body:
+    for node in host.body:
         # none for what is not needed here
-        made = work.visit(one)
+        made = work.visit(node)
         body += made if isinstance(made, list) else [made] * (made is not None)
     module = ast.fix_missing_locations(ast.Module(body or [ast.Pass()], []))
     text = _quote_plainly(ast.unparse(module))
@@ -70,16 +70,16 @@ def launch_code(
 
 
 def _without_autotuner(source: PythonSource, kernel: PythonKernel) -> tuple[str, tuple[str, ...]]:
-    names = [one.name for one in kernel.decorations]
+    names = [decoration.name for decoration in kernel.decorations]
     if "autotune" not in names:
         return "", ()
     text, around = f"source.{kernel.name}", []
-    for one in kernel.decorations[: names.index("autotune")]:
-        if one.name not in _KNOWN:
+    for decoration in kernel.decorations[: names.index("autotune")]:
+        if decoration.name not in _KNOWN:
             raise source.error(
-                f"what `@{one.name}` makes of {kernel.name} is not known, and Triton's autotuner "
-                "lies below it",
-                one.line,
+                f"what `@{decoration.name}` makes of {kernel.name} is not known, and Triton's "
+                "autotuner lies below it",
+                decoration.line,
                 "put it below triton.autotune, or call the kernel without it",
             )
         around.append(f"{text}.values")
@@ -105,14 +105,16 @@ class _Rewriting(ast.NodeTransformer):
     notes: dict[str, None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        local = {one.arg for one in all_arguments(self.host)} | set(_bound_names(self.host))
+        local = {argument.arg for argument in all_arguments(self.host)} | set(
+            _bound_names(self.host)
+        )
         shared = (n for n in ast.walk(self.host) if isinstance(n, ast.Global))
         local -= {name for node in shared for name in node.names}
         self.names = {name: f"{name}_" if name in _OWN else name for name in local}
 
     def note(self, site: PythonLaunchSite) -> None:
         """Look at what a launch passes before anything is rewritten."""
-        known = {one.name for one in self.tuned.tunables}
+        known = {tunable.name for tunable in self.tuned.tunables}
         passed = {n: v for n, v in passed_to(self.kernel, site.call).items() if n in known}
         literal: dict[int, list[str]] = {}
         for name, node in passed.items():
@@ -130,9 +132,9 @@ class _Rewriting(ast.NodeTransformer):
                     self.constants[node.id] = name
             elif isinstance(node, ast.Constant) and type(node.value) is int:
                 literal.setdefault(node.value, []).append(name)
-        for one in site.call.keywords:
-            if one.arg is None and isinstance(one.value, ast.Name):
-                self.spread.add(one.value.id)
+        for keyword in site.call.keywords:
+            if keyword.arg is None and isinstance(keyword.value, ast.Name):
+                self.spread.add(keyword.value.id)
         self._grid(site, literal, passed)
 
     def _grid(
@@ -145,9 +147,9 @@ class _Rewriting(ast.NodeTransformer):
         assert isinstance(site.call.func, ast.Subscript)
         grid, seen = site.call.func.slice, set[str]()
         unpassed = [
-            one
-            for one in self.tuned.tunables
-            if one.name in self.kernel.constexprs and one.name not in passed
+            tunable
+            for tunable in self.tuned.tunables
+            if tunable.name in self.kernel.constexprs and tunable.name not in passed
         ]
         parts = [(grid, True)]
         for node, is_whole in parts:
@@ -160,7 +162,7 @@ class _Rewriting(ast.NodeTransformer):
                 size, divisor = self._divisor(one, is_whole)
                 if divisor is None or id(divisor) in self.grids:
                     continue
-                names = [one.name for one in unpassed if size in one.values]
+                names = [tunable.name for tunable in unpassed if size in tunable.values]
                 if isinstance(divisor, ast.Constant):
                     names += literal.get(size, [])
                 self._follow(divisor, names)
@@ -182,11 +184,11 @@ class _Rewriting(ast.NodeTransformer):
 
     def _follow_rounding(self, added: ast.expr, divisor: ast.expr, size: int, name: str) -> None:
         """Let what is added to round up follow too: 63 of `(n + 63) // 64`."""
-        for one in ast.walk(added):
-            if isinstance(one, ast.Constant) and one.value in (size, size - 1):
-                self.grids[id(one)] = name, int(one.value != size)
-            elif isinstance(one, ast.Name) and ast.dump(one) == ast.dump(divisor):
-                self.grids[id(one)] = name, 0
+        for node in ast.walk(added):
+            if isinstance(node, ast.Constant) and node.value in (size, size - 1):
+                self.grids[id(node)] = name, int(node.value != size)
+            elif isinstance(node, ast.Name) and ast.dump(node) == ast.dump(divisor):
+                self.grids[id(node)] = name, 0
 
     def _values_of(self, name: str) -> Iterator[ast.expr]:
         """Yield what a local is set to, or returns."""
@@ -215,18 +217,18 @@ class _Rewriting(ast.NodeTransformer):
         """Write what is bound before the first statement."""
         for name in self.handed.tensors:
             yield f'{self.names.get(name, name)} = tensors["{name}"]'
-        for one in self.handed.scalars:
-            text = one.text
+        for scalar in self.handed.scalars:
+            text = scalar.text
             if not text.startswith(("axes[", "source.")):
                 with suppress(SyntaxError):
                     text = ast.unparse(self.visit(ast.parse(text, mode="eval").body))
-            own = self.names.get(one.name, one.name)
-            if one.name in self.spread:
+            own = self.names.get(scalar.name, scalar.name)
+            if scalar.name in self.spread:
                 own_values = (f'"{t.name}": {t.default!r}' for t in self.tuned.tunables)
                 text = f"{{{', '.join(own_values)}, **chosen}}"
-            elif one.name in self.through:
-                text = f'chosen.get("{self.through[one.name]}", {text})'
-            yield f"{own} = {text}  # {one.said.certainty}: {one.said.text}"
+            elif scalar.name in self.through:
+                text = f'chosen.get("{self.through[scalar.name]}", {text})'
+            yield f"{own} = {text}  # {scalar.said.certainty}: {scalar.said.text}"
         for name, parameter in self.constants.items():
             if name in self.source.globals:
                 yield f'{name} = chosen.get("{parameter}", source.{name})'
@@ -324,7 +326,7 @@ class _Rewriting(ast.NodeTransformer):
         )
 
     def _launch(self, node: ast.Call) -> ast.Call:
-        tunables = {one.name for one in self.tuned.tunables}
+        tunables = {tunable.name for tunable in self.tuned.tunables}
         parameters = self.kernel.parameters
         first = next(
             (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables),
@@ -332,8 +334,10 @@ class _Rewriting(ast.NodeTransformer):
         )
         late = zip(parameters[first:], node.args[first:], strict=False)
         named = [*((name, value) for name, value in late)]
-        named += [(one.arg, one.value) for one in node.keywords if one.arg is not None]
-        spread = [one.value for one in node.keywords if one.arg is None]
+        named += [
+            (keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg is not None
+        ]
+        spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
         keys: list[ast.expr | None] = [ast.Constant(n) for n, _ in named if n in tunables]
         values = [self.visit(value) for name, value in named if name in tunables]
         values += [self.visit(one) for one in spread]
@@ -356,7 +360,9 @@ class _Rewriting(ast.NodeTransformer):
         """Call what the configs name as `pre_hook`, as Triton's autotuner would."""
         made = self._launch(node)
         pairs = list(zip(self.kernel.parameters, made.args, strict=False))
-        pairs += [(one.arg, one.value) for one in made.keywords if one.arg is not None]
+        pairs += [
+            (keyword.arg, keyword.value) for keyword in made.keywords if keyword.arg is not None
+        ]
         keys: list[ast.expr | None] = [ast.Constant(name) for name, _ in pairs]
         arguments = ast.Dict(
             [*keys, None], [*(v for _, v in pairs), ast.Name("chosen", ast.Load())]
@@ -418,6 +424,6 @@ def _bound_names(host: ast.FunctionDef) -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef) and node is not host:
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((one.asname or one.name).partition(".")[0] for one in node.names)
+            yield from ((name.asname or name.name).partition(".")[0] for name in node.names)
         elif isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name

@@ -213,11 +213,11 @@ class Literals:
         raise UnreadableError(node)
 
     def _items(self, nodes: Sequence[ast.expr], names: Mapping[str, object]) -> Iterator[Any]:
-        for one in nodes:
-            if isinstance(one, ast.Starred):
-                yield from self.value(one.value, names)
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                yield from self.value(node.value, names)
             else:
-                yield self.value(one, names)
+                yield self.value(node, names)
 
     def _compare(self, node: ast.Compare, names: Mapping[str, object]) -> bool:
         left = self.value(node.left, names)
@@ -253,11 +253,11 @@ class Literals:
         name = ast.unparse(node.func).rpartition(".")[2]
         arguments = tuple(self._items(node.args, names))
         keywords: dict[str, Any] = {}
-        for one in node.keywords:
+        for keyword in node.keywords:
             # what a config is handed to call later stays text
-            is_hook = one.arg in ("pre_hook", "ir_override")
-            value: Any = ast.unparse(one.value) if is_hook else self.value(one.value, names)
-            keywords |= value if one.arg is None else {one.arg: value}
+            is_hook = keyword.arg in ("pre_hook", "ir_override")
+            value: Any = ast.unparse(keyword.value) if is_hook else self.value(keyword.value, names)
+            keywords |= value if keyword.arg is None else {keyword.arg: value}
         if name in self.kept:
             return Made(ast.unparse(node.func), arguments, keywords, node.lineno)
         if isinstance(node.func, ast.Name) and name in self._functions:
@@ -341,7 +341,7 @@ def _bound(target: ast.expr, item: Any) -> dict[str, object]:
         return {target.id: item}
     if isinstance(target, ast.Tuple | ast.List) and len(target.elts) == len(item):
         pairs = zip(target.elts, item, strict=True)
-        return {name: value for one, each in pairs for name, value in _bound(one, each).items()}
+        return {name: value for node, each in pairs for name, value in _bound(node, each).items()}
     raise UnreadableError(target)
 
 

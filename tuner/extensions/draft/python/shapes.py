@@ -47,7 +47,9 @@ class Shapes:
         self.sizes: dict[str, str] = {}
         self.aliases: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
-        self.tensors = {one.arg: Tensor(one.arg, one.lineno) for one in self._tensors(pointers)}
+        self.tensors = {
+            tensor.arg: Tensor(tensor.arg, tensor.lineno) for tensor in self._tensors(pointers)
+        }
         self._ranks()
         self.defaults = {
             name: value
@@ -68,18 +70,18 @@ class Shapes:
 
     def _tensors(self, pointers: frozenset[str]) -> Iterator[ast.arg]:
         defaults = defaults_of(self.host)
-        for one in all_arguments(self.host):
-            note = "" if one.annotation is None else ast.unparse(one.annotation)
-            default = defaults.get(one.arg)
+        for argument in all_arguments(self.host):
+            note = "" if argument.annotation is None else ast.unparse(argument.annotation)
+            default = defaults.get(argument.arg)
             if isinstance(default, ast.Constant) and default.value is None:
                 continue  # what may be left out is left out
-            if may_be_none(one):
+            if may_be_none(argument):
                 continue
             is_noted = "Tensor" in note and "list" not in note.lower()
             is_open = not note and default is None
-            used = one.arg in pointers or is_used_as_tensor(self.host, one.arg)
+            used = argument.arg in pointers or is_used_as_tensor(self.host, argument.arg)
             if is_noted or (is_open and used):
-                yield one
+                yield argument
 
     def root(self, node: ast.expr) -> Tensor | None:
         """Find the tensor whose elements an expression gives, under whatever name."""
@@ -154,8 +156,10 @@ class Shapes:
         if left == right or not (left.isidentifier() and right.isidentifier()):
             return
         self.axes.pop(right, None)
-        for one in self.tensors.values():
-            one.dims = {place: left if text == right else text for place, text in one.dims.items()}
+        for tensor in self.tensors.values():
+            tensor.dims = {
+                place: left if text == right else text for place, text in tensor.dims.items()
+            }
         self.sizes = {name: left if text == right else text for name, text in self.sizes.items()}
 
     def claim(self, tensor: Tensor, dims: Sequence[str], evidence: Evidence) -> None:
@@ -235,9 +239,9 @@ class Shapes:
         tensor.dims[place] = self.sizes[name] = text
 
     def _assign(self, name: str, value: ast.expr) -> None:
-        made = allocation(value)
-        if made is not None:
-            self._note_allocation(name, made)
+        node = allocation(value)
+        if node is not None:
+            self._note_allocation(name, node)
             return
         tensor = self.root(value)
         if tensor is not None:
@@ -249,26 +253,26 @@ class Shapes:
         if text is not None and name not in self.sizes:
             self.sizes[name] = text
 
-    def _note_allocation(self, name: str, made: ast.Call) -> None:
+    def _note_allocation(self, name: str, node: ast.Call) -> None:
         if name in self.tensors and self.tensors[name].made is None:
             return  # an argument that is made where it is not given
-        tensor = Tensor(name, made.lineno, made)
-        said = Evidence(SURE, f"{ast.unparse(made.func)}, line {made.lineno}")
-        how = ast.unparse(made.func).rpartition(".")[2]
-        like = self.root(made.args[0]) if how.endswith("_like") and made.args else None
+        tensor = Tensor(name, node.lineno, node)
+        said = Evidence(SURE, f"{ast.unparse(node.func)}, line {node.lineno}")
+        how = ast.unparse(node.func).rpartition(".")[2]
+        like = self.root(node.args[0]) if how.endswith("_like") and node.args else None
         if like is not None:
             tensor.rank, tensor.dims, tensor.dtype_of = like.rank, dict(like.dims), like.name
             tensor.said = [said]
-        elif (sizes := sizes_in(made)) is not None:
+        elif (sizes := sizes_in(node)) is not None:
             whole = self._shape(sizes[0]) if len(sizes) == 1 else None
             if whole is not None:
                 tensor.rank, tensor.dims = len(whole), dict(enumerate(whole))
             else:
-                texts = [self.size(one, f"{name}_{n}") for n, one in enumerate(sizes)]
+                texts = [self.size(node, f"{name}_{n}") for n, node in enumerate(sizes)]
                 tensor.rank = len(texts)
                 tensor.dims = {n: text for n, text in enumerate(texts) if text is not None}
             tensor.said = [said]
-        self._note_dtype(tensor, made)
+        self._note_dtype(tensor, node)
         self.tensors[name] = tensor
 
     def _shape(self, node: ast.expr) -> tuple[str, ...] | None:
@@ -287,11 +291,11 @@ class Shapes:
                 return None if shape is None else shape[slice(*ends)]
             case ast.Tuple(elts=nodes) | ast.List(elts=nodes):
                 texts = [self.size(one) for one in nodes]
-                return None if None in texts else tuple(one for one in texts if one is not None)
+                return None if None in texts else tuple(text for text in texts if text is not None)
         return None
 
     def _note_dtype(self, tensor: Tensor, made: ast.Call) -> None:
-        node = next((one.value for one in made.keywords if one.arg == "dtype"), None)
+        node = next((keyword.value for keyword in made.keywords if keyword.arg == "dtype"), None)
         while isinstance(node, ast.BoolOp):
             node = node.values[0]
         is_new = node is None and ".new_" in ast.unparse(made.func)
@@ -340,7 +344,7 @@ class Shapes:
         if isinstance(left, ast.Attribute) and left.attr == "dtype":
             self._dtype(left.value, right, SURE)
             return
-        shapes = [shape_of(one) for one in (left, right)]
+        shapes = [shape_of(node) for node in (left, right)]
         if shapes[0] in self.tensors and shapes[1] in self.tensors:
             first, second = (self.tensors[name or ""] for name in shapes)
             if not second.dims:
@@ -354,10 +358,10 @@ class Shapes:
                 # all dimensions but the last are the same
                 names = shape_of(one_), shape_of(two_)
                 pair = [self.tensors[name] for name in names if name in self.tensors]
-                for one, other in (pair, pair[::-1]) if len(pair) == 2 else ():
-                    if one.rank is not None and other.rank in (None, one.rank):
-                        other.rank, last = one.rank, one.rank - 1
-                        other.dims |= {n: text for n, text in one.dims.items() if 0 <= n < last}
+                for tensor, other in (pair, pair[::-1]) if len(pair) == 2 else ():
+                    if tensor.rank is not None and other.rank in (None, tensor.rank):
+                        other.rank, last = tensor.rank, tensor.rank - 1
+                        other.dims |= {n: text for n, text in tensor.dims.items() if 0 <= n < last}
                 return
         size = self.size(left)
         known = self.size(right, size or "")

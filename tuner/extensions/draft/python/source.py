@@ -46,16 +46,16 @@ class PythonKernel:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(one.arg for one in all_arguments(self.node))
+        return tuple(argument.arg for argument in all_arguments(self.node))
 
     @property
     def constexprs(self) -> dict[str, ast.expr | None]:
         """The parameters that Triton compiles in, each with its default."""
         defaults = defaults_of(self.node)
         return {
-            one.arg: defaults.get(one.arg)
-            for one in all_arguments(self.node)
-            if one.annotation is not None and "constexpr" in ast.unparse(one.annotation)
+            argument.arg: defaults.get(argument.arg)
+            for argument in all_arguments(self.node)
+            if argument.annotation is not None and "constexpr" in ast.unparse(argument.annotation)
         }
 
     def decoration(self, name: str) -> Decoration | None:
@@ -113,7 +113,11 @@ class PythonSource:
                 raise self.error(f"has no kernel {name!r}", None, f"its kernels: {known}")
             return self.kernels[name]
         launched = {site.kernel for site in self.sites}
-        helion = {one.name for one in self.kernels.values() if one.kind == HELION}
+        helion = {
+            python_kernel.name
+            for python_kernel in self.kernels.values()
+            if python_kernel.kind == HELION
+        }
         called = {
             call.func.id
             for own, kernel in self.kernels.items()
@@ -146,7 +150,7 @@ class PythonSource:
         if not hosts:
             message = f"{kernel.name} is launched outside of any function"
             raise self.error(message, sites[0].line, remedy)
-        plain = [one for one in hosts if not one.name.lower().startswith(_TRIALS)]
+        plain = [node for node in hosts if not node.name.lower().startswith(_TRIALS)]
         host = (plain or hosts)[0]
         site = next(site for site in sites if site.host is host)
         first = next(iter(all_arguments(host)), None)
@@ -173,13 +177,13 @@ def read_python(path: Path) -> PythonSource:
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imported |= {one.asname: one.name for one in node.names if one.asname}
+            imported |= {name.asname: name.name for name in node.names if name.asname}
         elif isinstance(node, ast.ImportFrom):
             imported |= {o.asname or o.name: f"{node.module or ''}.{o.name}" for o in node.names}
-    found = (
+    python_kernels = (
         _kernel(node, imported) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
     )
-    kernels = {one.name: one for one in found if one is not None}
+    kernels = {kernel.name: kernel for kernel in python_kernels if kernel is not None}
     ordered = dict(sorted(kernels.items(), key=lambda pair: pair[1].line))
     return PythonSource(path, text, tree, ordered)
 

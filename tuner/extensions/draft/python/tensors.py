@@ -66,17 +66,17 @@ def dtype_of(text: str) -> str | None:
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """List statements with those in branches and loops, functions of their own left out."""
-    for one in body:
-        yield one
-        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+    for node in body:
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
         for name in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(one, name, ()))
+            yield from statements(getattr(node, name, ()))
 
 
-def may_be_none(one: ast.arg) -> bool:
+def may_be_none(node: ast.arg) -> bool:
     """Tell whether a parameter's annotation allows None."""
-    note = "" if one.annotation is None else ast.unparse(one.annotation)
+    note = "" if node.annotation is None else ast.unparse(node.annotation)
     return note.startswith(("Optional[", "typing.Optional[")) or note.endswith("| None")
 
 
@@ -114,12 +114,12 @@ def allocation(value: ast.expr) -> ast.Call | None:
     return None
 
 
-def sizes_in(made: ast.Call) -> list[ast.expr] | None:
+def sizes_in(node: ast.Call) -> list[ast.expr] | None:
     """List the sizes that such a call is handed; None where it copies another shape."""
-    how = ast.unparse(made.func).rpartition(".")[2]
-    nodes = [one.value for one in made.keywords if one.arg == "size"] or [*made.args]
+    how = ast.unparse(node.func).rpartition(".")[2]
+    nodes = [keyword.value for keyword in node.keywords if keyword.arg == "size"] or [*node.args]
     if how == "randint" and len(nodes) > 1:
-        nodes = [one for one in nodes if isinstance(one, ast.Tuple | ast.List)]
+        nodes = [node for node in nodes if isinstance(node, ast.Tuple | ast.List)]
     if not nodes:
         return None
     first = nodes[0]
@@ -130,9 +130,9 @@ def sizes_in(made: ast.Call) -> list[ast.expr] | None:
 
 def sizes_of(value: ast.expr) -> tuple[ast.Call, list[ast.expr]] | None:
     """Read the sizes of a tensor that an expression makes: the call, and each dimension."""
-    made = allocation(value)
-    sizes = None if made is None else sizes_in(made)
-    return None if made is None or sizes is None else (made, sizes)
+    node = allocation(value)
+    sizes = None if node is None else sizes_in(node)
+    return None if node is None or sizes is None else (node, sizes)
 
 
 def shape_of(node: ast.expr) -> str | None:

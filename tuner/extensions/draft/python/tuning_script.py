@@ -44,12 +44,12 @@ class TuningScript:
         for text in self.restrictions:
             with suppress(ExpressionError):
                 asked.append(Expression.parse(text))
-        asked = [one for one in asked if one.names <= {*names}]
+        asked = [expression for expression in asked if expression.names <= {*names}]
         configs = (
             dict(zip(names, values, strict=True))
             for values in islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
         )
-        allowed = (one for one in configs if all(text.evaluate(one) for text in asked))
+        allowed = (config for config in configs if all(text.evaluate(config) for text in asked))
         return next(allowed, {name: self.values[name][0] for name in names})
 
 
@@ -76,7 +76,10 @@ def _asked(
         Literals(tree),
         (node for node in ast.walk(tree) if isinstance(node, ast.Call)),
     )
-    given = [{one.arg: literals.try_evaluate(one.value) for one in call.keywords} for call in calls]
+    given = [
+        {keyword.arg: literals.try_evaluate(keyword.value) for keyword in call.keywords}
+        for call in calls
+    ]
     named = next((one for one in given if one.keys() & {"restrictions", *_DIVISORS}), {})
     restrictions = named.get("restrictions")
     texts = restrictions if isinstance(restrictions, list) else [restrictions]

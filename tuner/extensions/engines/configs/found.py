@@ -179,10 +179,10 @@ def files_of_models(
                 raise
             refused[str(model)] = error
             continue
-        for one in listed:
-            shape = one.needed.key, one.needed.down, one.needed.axes
-            known = files.get(shape, one)
-            files[shape] = replace(known, models=tuple(dict.fromkeys((*known.models, name))))
+        for engine_file in listed:
+            shape = engine_file.needed.key, engine_file.needed.down, engine_file.needed.axes
+            file = files.get(shape, engine_file)
+            files[shape] = replace(file, models=tuple(dict.fromkeys((*file.models, name))))
     return tuple(files.values()), refused
 
 
@@ -268,7 +268,7 @@ def pipeline_bytes(row: Config, key: Key, engine: Engine) -> int:
 
 def find_capability(gpu: str) -> tuple[int, int] | None:
     """Find the compute capability of a GPU by its name; None for one that is not known."""
-    if known := known_gpu(gpu):
-        return known.compute_capability
+    if device_info := known_gpu(gpu):
+        return device_info.compute_capability
     words = gpu.lower().replace("-", " ").split()
     return next((_OF_WORDS[word] for word in words if word in _OF_WORDS), None)

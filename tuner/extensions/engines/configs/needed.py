@@ -173,16 +173,18 @@ class _Model:
     def layers(self) -> Iterator[Layer]:
         """List the linear layers, without routers and the last one."""
         table = _table()
-        for one in (one for part in table.models[self.kind].parts for one in table.parts[part]):
-            if not self.compute(one.when):
+        for layer in (
+            layer for part in table.models[self.kind].parts for layer in table.parts[part]
+        ):
+            if not self.compute(layer.when):
                 continue
-            if one.mlp:
-                columns = f"columns of the {one.mlp}"
-                part = self.cut(self.compute(one.columns), columns, self.tp)
-                yield Layer(f"{one.mlp}: gate, up", 2 * part, self.hidden)
-                yield Layer(f"{one.mlp}: down", self.hidden, part)
+            if layer.mlp:
+                columns = f"columns of the {layer.mlp}"
+                part = self.cut(self.compute(layer.columns), columns, self.tp)
+                yield Layer(f"{layer.mlp}: gate, up", 2 * part, self.hidden)
+                yield Layer(f"{layer.mlp}: down", self.hidden, part)
             else:
-                yield Layer(one.layer, self.compute(one.n), self.compute(one.k))
+                yield Layer(layer.layer, self.compute(layer.n), self.compute(layer.k))
 
 
 class _LayerModel(StrictModel):
@@ -253,7 +255,7 @@ def needed_configs(
     assert model.keys, "heads are shared evenly"
     if block := precision.block_shape:
         layers = model.layers()
-        needed += [Needed(one.name, BlockFp8Key(one.n, one.k, block)) for one in layers]
+        needed += [Needed(layer.name, BlockFp8Key(layer.n, layer.k, block)) for layer in layers]
     return tuple(dict.fromkeys(needed))
 
 
@@ -331,7 +333,7 @@ def _read(config: Path, engine: Engine, tp: int) -> _Model:
 
 def _unknown_model_error(model: _Model) -> InputError:
     models = _table().models.items()
-    known = f"known are {', '.join(kind for kind, one in models if one.experts)}"
+    known = f"known are {', '.join(kind for kind, family in models if family.experts)}"
     parts: list[Mapping[str, Any]] = [model.given]
     for part in parts:
         if any("expert" in name or "moe" in name.split("_") for name in part):
@@ -395,7 +397,7 @@ def _precision(path: Path, given: Mapping[str, Any], dtype: str | None) -> Preci
         raise InputError(message, path=path, remedy=_SAID) from error
     if read.quant_method == "fp8":
         return Precision("fp8_w8a8", read.weight_block_size)
-    groups = [one.weights for one in read.config_groups.values()]
+    groups = [group.weights for group in read.config_groups.values()]
     if read.quant_method != "compressed-tensors" or not groups:
         raise _no_files(path, read.quant_method)
     (weights, *others) = groups

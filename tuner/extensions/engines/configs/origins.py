@@ -10,10 +10,10 @@ from tuner.model.errors import SessionError
 from tuner.session.session import Session
 
 
-def require_one_gpu(found: Winners, gpu: str, folder: Path) -> None:
+def require_one_gpu(winners: Winners, gpu: str, folder: Path) -> None:
     """Raise `SessionError` for a session of another GPU than those before, "" where none was."""
-    if gpu not in ("", found.device.name):
-        message = f"was measured on {found.device.name}, and others on {gpu}"
+    if gpu not in ("", winners.device.name):
+        message = f"was measured on {winners.device.name}, and others on {gpu}"
         raise SessionError(message, path=folder, remedy="export each GPU's sessions apart")
 
 

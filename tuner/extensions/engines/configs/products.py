@@ -95,30 +95,30 @@ def product_table(
     gpu, capability, notes = "", (0, 0), list[str]()
     products: dict[Product, ProductConfigs] = {}
     for folder in sessions:
-        found = winners_of(folder, None, space)
-        _require_product(found, engine, folder)
-        require_one_gpu(found, gpu, folder)
-        gpu, capability = found.device.name, found.device.compute_capability
+        winners = winners_of(folder, None, space)
+        _require_product(winners, engine, folder)
+        require_one_gpu(winners, gpu, folder)
+        gpu, capability = winners.device.name, winners.device.compute_capability
         with Session.open(folder, read_only=True) as session:
             require_triton(session, triton, "table is")
             deepgemm = measured_with(session.environment.get("compiler", ""), "sgl-deep-gemm")
             wrong = find_wrong_variants(session.trials(stage=None), session.checks())
-        for product, rows in _group_by_product(found.dispatch, wrong).items():
+        for product, rows in _group_by_product(winners.dispatch, wrong).items():
             configs = _choose(rows, one_step=engine == "vllm")
             name = f"N={product.n}, K={product.k}"
-            speedup = geometric_mean([one.speedup for one in configs.values()])
-            known = products.get(product)
+            speedup = geometric_mean([config.speedup for config in configs.values()])
+            product_configs = products.get(product)
             if speedup < 1.0:
                 notes.append(f"{name}: {TITLES[engine]}'s own is {1 / speedup:.2f}x as fast")
-            elif known is None or known.speedup < speedup:
-                table = {most: _engine_config(one.config) for most, one in configs.items()}
+            elif product_configs is None or product_configs.speedup < speedup:
+                table = {most: _engine_config(row.config) for most, row in configs.items()}
                 products[product] = ProductConfigs(table, speedup, folder, bool(deepgemm))
     return ProductTable(engine, gpu, capability, triton, dict(sorted(products.items())), (*notes,))
 
 
 def tell_deepgemm(table: ProductTable) -> Iterator[str]:
     """Say where some products of a table were measured over DeepGEMM, and others were not."""
-    without = [f"N={p.n}, K={p.k}" for p, one in table.products.items() if not one.deepgemm]
+    without = [f"N={p.n}, K={p.k}" for p, configs in table.products.items() if not configs.deepgemm]
     if 0 < len(without) < len(table.products):
         yield f"{', '.join(without)}: measured without DeepGEMM, unlike the others: tune them anew"
 
@@ -133,17 +133,17 @@ def join_tables(tables: Iterable[ProductTable]) -> ProductTable:
     return replace(first, products=dict(sorted(products.items())), notes=notes)
 
 
-def _require_product(found: Winners, engine: Engine, folder: Path) -> None:
-    operators = found.manifest.config.operators
-    if found.spec.name != KERNEL or operators.get("ENGINE") != engine:
+def _require_product(winners: Winners, engine: Engine, folder: Path) -> None:
+    operators = winners.manifest.config.operators
+    if winners.spec.name != KERNEL or operators.get("ENGINE") != engine:
         whose = f" of {operators['ENGINE']}" if "ENGINE" in operators else ""
         raise SessionError(
-            f"is of {found.spec.name}{whose}, no invariant product of {TITLES[engine]}",
+            f"is of {winners.spec.name}{whose}, no invariant product of {TITLES[engine]}",
             path=folder,
             remedy=f"tune kernels/sglang/{KERNEL}.py --operator ENGINE={engine}, and export tables "
             "apart from other files",
         )
-    if not found.dispatch.table.keeps_rows:
+    if not winners.dispatch.table.keeps_rows:
         raise SessionError(
             "has chosen no class of bits, so that rows may differ from one size to another",
             path=folder,
@@ -182,7 +182,7 @@ def _group_by_product(
         searched = times.get(entry.workload, {})
         if first_us := searched.get(compared[0].variant):
             others = searched.keys() - {one.variant for one in compared}
-            by_time = sorted((searched[one], str(one), one) for one in others)
+            by_time = sorted((searched[variant], str(variant), variant) for variant in others)
             rows += [_Row(v.config, rows[0].speedup * first_us / us) for us, _, v in by_time]
         axes = entry.workload.values
         products.setdefault(Product(axes["N"], axes["K"]), {})[axes["M"]] = rows
@@ -198,12 +198,12 @@ def _choose(rows: _Rows, *, one_step: bool) -> Mapping[int, _Row]:
         return {most: configs[0] for most, configs in rows.items()}
     by_step: dict[object, dict[int, _Row]] = {}
     for most, configs in rows.items():
-        for one in configs:
-            by_step.setdefault(one.config["BLOCK_SIZE_K"], {}).setdefault(most, one)
+        for config in configs:
+            by_step.setdefault(config.config["BLOCK_SIZE_K"], {}).setdefault(most, config)
 
     def cost(step: object) -> tuple[int, float]:
         chosen = by_step[step].items()
-        return -len(chosen), fmean(log(rows[most][0].speedup / one.speedup) for most, one in chosen)
+        return -len(chosen), fmean(log(rows[most][0].speedup / row.speedup) for most, row in chosen)
 
     return by_step[min(by_step, key=cost)]
 
@@ -254,7 +254,7 @@ def table_files(table: ProductTable) -> dict[Path, str]:
         "family": family,
         "table": table,
         "too_large_on": too_large_on,
-        "deepgemm": all(one.deepgemm for one in table.products.values()),
+        "deepgemm": all(product.deepgemm for product in table.products.values()),
     }
     runtime = resources.files("tuner.extensions.runtime") / "products.py"
     return {
@@ -272,14 +272,15 @@ def _require_sayable(table: ProductTable, family: str) -> None:
             f"vLLM reads no table on {table.gpu}, of compute capability {major}.{minor}",
             remedy="it knows Ada, Hopper and Blackwell (0.32.0); SGLang's table is for every GPU",
         )
-    for product, one in table.products.items():
-        steps = {config["BLOCK_SIZE_K"] for config in one.rows.values()}
-        groups = {config["GROUP_SIZE_M"] for config in one.rows.values()}
+    for product, configs in table.products.items():
+        steps = {config["BLOCK_SIZE_K"] for config in configs.rows.values()}
+        groups = {config["GROUP_SIZE_M"] for config in configs.rows.values()}
         if len(steps) > 1 or groups != {GROUP_OF_VLLM}:
             raise InputError(
                 f"N={product.n}, K={product.k}: vLLM's table has one BLOCK_SIZE_K for all sizes "
                 f"and GROUP_SIZE_M={GROUP_OF_VLLM}, not {sorted(steps)} and {sorted(groups)}",
-                remedy=f"tune it with --operator ENGINE=vllm, and export it anew: {one.session}",
+                remedy="tune it with --operator ENGINE=vllm, and export it anew: "
+                f"{configs.session}",
             )
 
 
@@ -304,8 +305,8 @@ def used_products(
     Raises `WorkerError` with what it said where it refuses the table, or gives no answer.
     """
     asked = [
-        {"n": product.n, "k": product.k, "tokens": [*one.rows, max(one.rows) + 1]}
-        for product, one in table.products.items()
+        {"n": product.n, "k": product.k, "tokens": [*configs.rows, max(configs.rows) + 1]}
+        for product, configs in table.products.items()
     ]
     question = {
         "engine": table.engine,

@@ -116,12 +116,12 @@ def configs_of(
     tables: dict[Key, Tables] = {}
     gpu = ""
     for folder in sessions:
-        found = winners_of(folder, None, space)
-        require_one_gpu(found, gpu, folder)
-        gpu = found.device.name
+        winners = winners_of(folder, None, space)
+        require_one_gpu(winners, gpu, folder)
+        gpu = winners.device.name
         with Session.open(folder, read_only=True) as session:
             require_triton(session, triton, "files are")
-        _add(found, folder, tables)
+        _add(winners, folder, tables)
     return files_of_tables(tables, engine, gpu, triton, python)
 
 
@@ -149,42 +149,42 @@ def files_of_tables(
 
 
 def _settle(
-    key: Key, one: Tables, engine: Engine, gpu: str, python: Sequence[str] | None
+    key: Key, tables: Tables, engine: Engine, gpu: str, python: Sequence[str] | None
 ) -> Iterator[str]:
     """Put the engine's own configs where no other is proved faster, and say who serves there."""
     name, title = file_name(key, engine, gpu), TITLES[engine]
-    for tokens, which in sorted(one.chosen.items()):
+    for tokens, which in sorted(tables.chosen.items()):
         yield f"{name}: {tokens} tokens have the config {which}"
-    if not one.undecided:
+    if not tables.undecided:
         return
     known: dict[int, tuple[EngineConfig, EngineConfig]] = {}
     if python is not None:
         try:
-            known = _engine_s_own(key, one, engine, gpu, python)
+            known = _engine_s_own(key, tables, engine, gpu, python)
         except WorkerError as error:
             yield f"{name}: {error.message}"
-    for tokens, why in sorted(one.undecided.items()):
+    for tokens, why in sorted(tables.undecided.items()):
         if tokens in known:
-            one.own[tokens], down = known[tokens]
-            if one.two:
-                one.down[tokens] = down
+            tables.own[tokens], down = known[tokens]
+            if tables.two:
+                tables.down[tokens] = down
             yield f"{name}: {tokens} tokens have {title}'s own config: {why}"
-        elif tokens not in one.own:
+        elif tokens not in tables.own:
             yield f"{name}: {tokens} tokens are left out, a neighbour's config serves: {why}"
 
 
 def _engine_s_own(
-    key: Key, one: Tables, engine: Engine, gpu: str, python: Sequence[str]
+    key: Key, tables: Tables, engine: Engine, gpu: str, python: Sequence[str]
 ) -> dict[int, tuple[EngineConfig, EngineConfig]]:
     """Ask which configs the engine takes by itself; what a file of ours cannot say is left out."""
     named = os.environ.get(FOLDERS[engine])
     folder = Path(named) if named and isinstance(key, MoeKey) else None
-    tokens = tuple(one.undecided)
-    found = used_configs(key, engine, folder, {}, tokens=tokens, gpu=gpu, python=python)
+    tokens = tuple(tables.undecided)
+    configs = used_configs(key, engine, folder, {}, tokens=tokens, gpu=gpu, python=python)
     made = {}
-    for row in found.rows:
+    for row in configs.rows:
         first, down = _whole(row.config), _whole(row.down or row.config)
-        if first and down and (one.two or first == down):
+        if first and down and (tables.two or first == down):
             made[row.tokens] = first, down
     return made
 
@@ -196,7 +196,7 @@ def _whole(config: EngineConfig) -> EngineConfig:
 
 
 def differences(
-    made: Configs, engine: Engine, folder: Path, python: Sequence[str] = (sys.executable,)
+    configs: Configs, engine: Engine, folder: Path, python: Sequence[str] = (sys.executable,)
 ) -> tuple[str, ...]:
     """Ask the engine that is installed which configs it uses of the files below a folder.
 
@@ -204,10 +204,10 @@ def differences(
     `WorkerError` where it gives no answer.
     """
     told = []
-    for key, one in made.tables.items():
-        down = one.down or None
-        found = used_configs(key, engine, folder, one.own, down, gpu=made.gpu, python=python)
-        name = file_name(key, engine, made.gpu)
+    for key, tables in configs.tables.items():
+        down = tables.down or None
+        found = used_configs(key, engine, folder, tables.own, down, gpu=configs.gpu, python=python)
+        name = file_name(key, engine, configs.gpu)
         if found.source is None:
             told.append(f"{name}: {TITLES[engine]} {found.version} does not read it")
         for row in found.rows:
@@ -217,10 +217,10 @@ def differences(
     return tuple(told)
 
 
-def marks_of(made: Configs, engine: Engine) -> Iterator[str]:
+def marks_of(configs: Configs, engine: Engine) -> Iterator[str]:
     """Say which rows of files other GPUs have too little shared memory for, as far as is known."""
-    for key, one in made.tables.items():
-        needed = [pipeline_bytes(row, key, engine) for row in one.own.values()]
+    for key, tables in configs.tables.items():
+        needed = [pipeline_bytes(row, key, engine) for row in tables.own.values()]
         limits = {
             f"{major}.{minor}": limits_for((major, minor)).shared_bytes_per_block
             for major, minor in COMPUTE_CAPABILITIES
@@ -230,9 +230,9 @@ def marks_of(made: Configs, engine: Engine) -> Iterator[str]:
         if small:
             least = min(limits[name] for name in small)
             rows = ", ".join(
-                str(t) for t, count in zip(one.own, needed, strict=True) if count > least
+                str(t) for t, count in zip(tables.own, needed, strict=True) if count > least
             )
-            name = file_name(key, engine, made.gpu)
+            name = file_name(key, engine, configs.gpu)
             yield f"{name}: too large for GPUs of {', '.join(small)}: {rows} tokens"
 
 
@@ -245,8 +245,8 @@ def installed_triton() -> str:
         raise InputError(message, remedy="name the engine's: --triton 3.6.0") from error
 
 
-def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
-    name, operators = found.spec.name, found.manifest.config.operators
+def _add(winners: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
+    name, operators = winners.spec.name, winners.manifest.config.operators
     if name not in _KEYS:
         raise SessionError(
             f"is of {name}: no engine takes configs of it from a file",
@@ -259,8 +259,8 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
             path=folder,
             remedy="tune with --operator PART=both",
         )
-    chosen, two = _Chosen(found, folder), operators.get("CONFIGS") == "two"
-    for entry in found.dispatch.table.entries:
+    chosen, two = _Chosen(winners, folder), operators.get("CONFIGS") == "two"
+    for entry in winners.dispatch.table.entries:
         best, axes = chosen.fastest(entry.workload), entry.workload.values
         key, tokens = _KEYS[name](axes, operators), axes["M"]
         one = tables.setdefault(key, Tables(two))
@@ -296,22 +296,24 @@ def _add(found: Winners, folder: Path, tables: dict[Key, Tables]) -> None:
 class _Chosen:
     """The configs of one session: of those that are as fast the same in every tuning."""
 
-    def __init__(self, found: Winners, folder: Path) -> None:
-        definition = load_definition(found.spec.path, found.manifest.config.operators)
+    def __init__(self, winners: Winners, folder: Path) -> None:
+        definition = load_definition(winners.spec.path, winners.manifest.config.operators)
         self._space = definition.space
         with Session.open(folder, read_only=True) as session:
             # Of a workload that was compared twice the later comparison counts.
-            self._comparisons = {one.workload: one for one in session.comparisons()}
+            self._comparisons = {
+                comparison.workload: comparison for comparison in session.comparisons()
+            }
             self._distrusted = find_wrong_variants(session.trials(stage=None), session.checks())
 
     def fastest(self, workload: Workload) -> Fastest | None:
-        known = self._comparisons.get(workload)
-        return None if known is None else fastest_of(known, self._distrusted)
+        comparison = self._comparisons.get(workload)
+        return None if comparison is None else fastest_of(comparison, self._distrusted)
 
     def config(self, fastest: Fastest) -> Config:
         # Of another kernel its config says nothing in the engine.
-        found = [one for one in fastest.variants if one.candidate == INITIAL]
-        return canonical(found, self._space).config
+        variants = [variant for variant in fastest.variants if variant.candidate == INITIAL]
+        return canonical(variants, self._space).config
 
 
 def _config(values: Mapping[str, Value], prefix: str, key: Key) -> EngineConfig:
@@ -356,9 +358,9 @@ def write_configs(
         write_files(to, table_files(table))
         tell_table(table, to, python)
         return
-    made = configs_of(sessions, engine, triton, space, python=python)
-    write_files(to, made.files)
-    tell_configs(made, engine, to)
+    configs = configs_of(sessions, engine, triton, space, python=python)
+    write_files(to, configs.files)
+    tell_configs(configs, engine, to)
 
 
 def asked_with(engine: Engine) -> tuple[str, ...] | None:
@@ -366,17 +368,17 @@ def asked_with(engine: Engine) -> tuple[str, ...] | None:
     return (sys.executable,) if importlib.util.find_spec(engine) else None
 
 
-def tell_configs(made: Configs, engine: Engine, to: Path) -> None:
+def tell_configs(configs: Configs, engine: Engine, to: Path) -> None:
     """Print the files that were written, and what the engine makes of them where it is here."""
-    for name in made.files:
+    for name in configs.files:
         click.echo(str(to / name))
-    for note in made.notes:
+    for note in configs.notes:
         click.echo(note, err=True)
     python = asked_with(engine)
     if python is None:
         click.echo(f"{TITLES[engine]} is not installed here: not checked by its own loader")
         return
-    told = differences(made, engine, to, python)
+    told = differences(configs, engine, to, python)
     for one in told:
         click.echo(one, err=True)
     if not told:

@@ -51,38 +51,42 @@ def known_bests(folders: Iterable[Path], gpu: str) -> tuple[KnownBest, ...]:
 
     Raises `InputError` where a folder has none.
     """
-    known: list[KnownBest] = []
+    bests: list[KnownBest] = []
     for folder in folders:
-        count = len(known)
+        count = len(bests)
         for database in sorted(folder.rglob(DATABASE)):
             with Session.open(database.parent, read_only=True) as session:
                 device = session.environment.get("device", "")
                 if device == gpu or (known_gpu(gpu) and known_gpu(device) == known_gpu(gpu)):
-                    known += _bests_in(session)
-        if len(known) == count:
+                    bests += _bests_in(session)
+        if len(bests) == count:
             raise InputError(
                 f"no session in it compared anything on {gpu or 'the GPU of the trace'}",
                 path=folder,
                 remedy="name the folder of a finished session, or one that such lie in",
             )
-    return tuple(known)
+    return tuple(bests)
 
 
 def _bests_in(session: Session) -> Iterator[KnownBest]:
     config, seed = session.manifest.config, session.manifest.config.seed
     wrong = find_wrong_variants(session.trials(stage=None), session.checks())
-    comparisons = {one.workload: one for one in session.comparisons()}
+    comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
     for workload, ours in evidence(comparisons.values(), wrong, seed).items():
-        one = comparisons[workload]
-        _, rounds = split(one)
-        production = one.column(one.production) if one.production in one.peers else 0
-        interval = paired_interval if one.paired else unpaired_interval
+        comparison = comparisons[workload]
+        _, rounds = split(comparison)
+        production = (
+            comparison.column(comparison.production)
+            if comparison.production in comparison.peers
+            else 0
+        )
+        interval = paired_interval if comparison.paired else unpaired_interval
         bests = []
         if ours:
             side = ours[0].production or ours[0]
             bests.append(Best("config", ours[0].time_us, side.speedup, side.interval))
-        for peer in one.peers:
-            if (at := one.column(peer)) != production:
+        for peer in comparison.peers:
+            if (at := comparison.column(peer)) != production:
                 today_us, peer_us = (
                     tuple(row[place] for row in rounds) for place in (production, at)
                 )
@@ -93,7 +97,7 @@ def _bests_in(session: Session) -> Iterator[KnownBest]:
 
 
 def best_for(
-    label: Label, known: Iterable[KnownBest], spaces: Mapping[str, Definition]
+    label: Label, bests: Iterable[KnownBest], spaces: Mapping[str, Definition]
 ) -> Best | None:
     """Find what is the fastest for an operator with these choices and this workload."""
 
@@ -106,11 +110,11 @@ def best_for(
         return None
     wanted, own = label.workload.values, complete(dict(label.choices))
     fitting = (
-        one.best
-        for one in known
-        if one.operator == label.operator
-        and one.workload.values == wanted
-        and complete(one.choices) == own
+        known_best.best
+        for known_best in bests
+        if known_best.operator == label.operator
+        and known_best.workload.values == wanted
+        and complete(known_best.choices) == own
     )
     return max(fitting, key=lambda best: best.speedup, default=None)
 

@@ -88,9 +88,11 @@ class CallRule:
 
     def _label_known(self, names: Mapping[str, Value]) -> Label:
         try:
-            chosen = ((name, str(one.evaluate(names))) for name, one in self.choices.items())
+            chosen = (
+                (name, str(expression.evaluate(names))) for name, expression in self.choices.items()
+            )
             choices = tuple(sorted(chosen))
-            sizes = {axis: one.integer(names) for axis, one in self.axes.items()}
+            sizes = {axis: expression.integer(names) for axis, expression in self.axes.items()}
         except ExpressionError:  # another version of it has other inputs
             return Label(self.operator, kind="")
         fits = all(0 < size <= LARGEST for size in sizes.values())
@@ -120,8 +122,8 @@ class Rules:
         called = None
         if (call := launch.call) is not None:
             if call not in self._called:
-                found = (one.label(call) for one in self.calls if one.pattern.search(call.name))
-                self._called[call] = next(found, None)
+                labels = (rule.label(call) for rule in self.calls if rule.pattern.search(call.name))
+                self._called[call] = next(labels, None)
             called = self._called[call]
         if called is None:
             return named
@@ -137,10 +139,10 @@ class Rules:
 
     def _by_name(self, name: str) -> Label:
         for pattern, model in self.kernels:
-            found = pattern.search(name)
-            if found is None:
+            match = pattern.search(name)
+            if match is None:
                 continue
-            operator = model.operator or found.groupdict().get("operator", "")
+            operator = model.operator or match.groupdict().get("operator", "")
             choices = tuple(sorted(model.choices.items()))
             kind = "" if operator else model.kind
             return Label(operator, kind, model.engine, choices, launches=model.launches)
@@ -154,15 +156,15 @@ def rules() -> Rules:
     table = validate_document(document, TableModel)
     calls = tuple(
         CallRule(
-            pattern=re.compile(one.call),
-            operator=one.operator,
-            axes={axis: Expression.parse(text, path=TABLE) for axis, text in one.axes.items()},
-            choices={name: Expression.parse(t, path=TABLE) for name, t in one.choices.items()},
-            when=Expression.parse(one.when, path=TABLE),
+            pattern=re.compile(call.call),
+            operator=call.operator,
+            axes={axis: Expression.parse(text, path=TABLE) for axis, text in call.axes.items()},
+            choices={name: Expression.parse(t, path=TABLE) for name, t in call.choices.items()},
+            when=Expression.parse(call.when, path=TABLE),
         )
-        for one in table.calls
+        for call in table.calls
     )
-    return Rules(calls, tuple((re.compile(one.kernel), one) for one in table.kernels))
+    return Rules(calls, tuple((re.compile(kernel.kernel), kernel) for kernel in table.kernels))
 
 
 def inputs_of(call: Call) -> dict[str, Value]:

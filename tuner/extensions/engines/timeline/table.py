@@ -124,9 +124,9 @@ def rows_of(
         us = sum(use.us for use in kernels)
         calls = sum(use.calls // n for use in kernels if (n := launches_of[use.name]))
         least_us = None
-        if (known := spaces.get(label.operator)) and label.workload is not None and gbps:
+        if (definition := spaces.get(label.operator)) and label.workload is not None and gbps:
             with suppress(ExpressionError):
-                spec = known.chosen(dict(label.choices)).spec
+                spec = definition.chosen(dict(label.choices)).spec
                 least_us = floor_us(spec.min_bytes.integer(label.workload.values), gbps)
         calls = calls or max(use.calls for use in kernels)
         share = us / total if total else 0.0

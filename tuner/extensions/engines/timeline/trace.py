@@ -76,18 +76,18 @@ class Trace:
 
         Left as they are recorded are those of CUDA graphs, whose branches share a stream.
         """
-        ordered = sorted(launches, key=lambda one: one.start_us)
+        ordered = sorted(launches, key=lambda launch: launch.start_us)
         cut, following = 0, dict[object, float]()
         for place in range(len(ordered) - 1, -1, -1):
-            one = ordered[place]
-            if one.replayed:
+            launch = ordered[place]
+            if launch.replayed:
                 continue
-            lane = one.process, one.device, one.stream
-            most_us = following.get(lane, inf) - one.start_us
-            following[lane] = one.start_us
-            if one.us > most_us:
-                ordered[place] = replace(one, us=most_us)
-                cut += one.us - most_us >= _TICK_US
+            lane = launch.process, launch.device, launch.stream
+            most_us = following.get(lane, inf) - launch.start_us
+            following[lane] = launch.start_us
+            if launch.us > most_us:
+                ordered[place] = replace(launch, us=most_us)
+                cut += launch.us - most_us >= _TICK_US
         return cls(path, tuple(ordered), gpu, memory_gbps, cut)
 
     @property
@@ -99,7 +99,8 @@ class Trace:
     def span_us(self) -> float:
         """From the first launch's start to the last one's end, summed over the GPUs."""
         return sum(
-            max(one.start_us + one.us for one in launches) - min(one.start_us for one in launches)
+            max(launch.start_us + launch.us for launch in launches)
+            - min(launch.start_us for launch in launches)
             for launches in self._by_device()
         )
 
@@ -110,7 +111,7 @@ class Trace:
         for launches in self._by_device():
             reached_us = float("-inf")
             for start_us, end_us in sorted(
-                (one.start_us, one.start_us + one.us) for one in launches
+                (launch.start_us, launch.start_us + launch.us) for launch in launches
             ):
                 total_us += max(end_us - max(start_us, reached_us), 0.0)
                 reached_us = max(reached_us, end_us)

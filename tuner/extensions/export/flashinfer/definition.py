@@ -76,7 +76,9 @@ class Problem:
     def place(self) -> tuple[DefinedTensor, int]:
         """Return the input, and its dimension, that has the size of the axis that varies."""
         assert self.varying is not None
-        tensor = next(one for one in self.inputs if self.varying in one.shape)
+        tensor = next(
+            defined_tensor for defined_tensor in self.inputs if self.varying in defined_tensor.shape
+        )
         return tensor, tensor.shape.index(self.varying)
 
     @property
@@ -91,8 +93,8 @@ class Problem:
                 axes[name]["description"] = python(size)
         return {
             "axes": axes,
-            "inputs": {one.name: one.described for one in self.inputs},
-            "outputs": {one.name: one.described for one in self.outputs},
+            "inputs": {tensor.name: tensor.described for tensor in self.inputs},
+            "outputs": {output.name: output.described for output in self.outputs},
         }
 
     def sizes(self, workload: Workload) -> dict[str, int]:
@@ -118,19 +120,22 @@ def problems(
             path=spec.path,
             remedy="choose another --format for it",
         )
-    for one in spec.arguments:
-        if not one.is_scalar and one.role != "scratch" and one.dtype not in DTYPES:
+    for argument in spec.arguments:
+        if not argument.is_scalar and argument.role != "scratch" and argument.dtype not in DTYPES:
             raise InputError(
-                f"{one.name!r} is {one.dtype}, which no definition of FlashInfer-Bench can be",
+                f"{argument.name!r} is {argument.dtype}, which no definition of FlashInfer-Bench "
+                "can be",
                 path=spec.path,
-                line=one.line,
+                line=argument.line,
                 remedy=f"it knows {', '.join(one for one, *_ in DTYPES.values())}; choose "
                 "another --format",
             )
     first = spec.axes[0]
-    read = {python(size) for one in _with_role(spec, "input", "inout") for size in one.shape}
+    read = {
+        python(size) for argument in _with_role(spec, "input", "inout") for size in argument.shape
+    }
     arrays = _with_role(spec, "input", "output", "inout")
-    needed = {python(size) for one in arrays for size in one.shape if _depends(size, first)}
+    needed = {python(size) for array in arrays for size in array.shape if _depends(size, first)}
     varying = first if needed | {first} <= read else None
     groups: dict[tuple[tuple[str, int], ...], list[Workload]] = {}
     for workload in workloads:
@@ -159,7 +164,9 @@ def _depends(size: Expression, axis: str) -> bool:
 
 
 def _with_role(spec: KernelSpec, *roles: str) -> Sequence[Argument]:
-    return [one for one in spec.arguments if not one.is_scalar and one.role in roles]
+    return [
+        argument for argument in spec.arguments if not argument.is_scalar and argument.role in roles
+    ]
 
 
 def _tensors(
@@ -168,22 +175,29 @@ def _tensors(
     """Name the axes: those of the kernel, and others after the first array that has them."""
     axes = {axis: Expression.parse(axis) for axis in spec.axes}
     labels = {axis: axis for axis in spec.axes}
-    taken = {one.name for one in spec.arguments} | {*spec.axes}
+    taken = {argument.name for argument in spec.arguments} | {*spec.axes}
 
-    def tensor(one: Argument, name: str) -> DefinedTensor:
-        for place, size in enumerate(one.shape):
+    def tensor(argument: Argument, name: str) -> DefinedTensor:
+        for place, size in enumerate(argument.shape):
             if python(size) not in labels:
-                label = _free(f"{one.name}_{place}", taken)
+                label = _free(f"{argument.name}_{place}", taken)
                 labels[python(size)], axes[label] = label, size
-        return DefinedTensor(name, one, tuple(labels[python(size)] for size in one.shape))
+        return DefinedTensor(name, argument, tuple(labels[python(size)] for size in argument.shape))
 
-    def name(one: Argument) -> str:
-        return _free(f"{one.name}_", taken) if keyword.iskeyword(one.name) else one.name
+    def name(argument: Argument) -> str:
+        return (
+            _free(f"{argument.name}_", taken) if keyword.iskeyword(argument.name) else argument.name
+        )
 
-    inputs = tuple(tensor(one, name(one)) for one in _with_role(spec, "input", "inout"))
+    inputs = tuple(
+        tensor(argument, name(argument)) for argument in _with_role(spec, "input", "inout")
+    )
     outputs = tuple(
-        tensor(one, _free(f"{one.name}_out", taken) if one.role == "inout" else name(one))
-        for one in _with_role(spec, "output", "inout")
+        tensor(
+            argument,
+            _free(f"{argument.name}_out", taken) if argument.role == "inout" else name(argument),
+        )
+        for argument in _with_role(spec, "output", "inout")
     )
     return axes, inputs, outputs
 
@@ -261,7 +275,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
         defined |= _list_definitions(statement)
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
-                modules |= {one.name.partition(".")[0] for one in node.names}
+                modules |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom):  # one of a neighbour has a dot alone
                 modules.add("." if node.level else (node.module or "").partition(".")[0])
     return "\n\n\n".join(parts), frozenset(defined), frozenset(modules)
@@ -278,5 +292,5 @@ def _list_definitions(statement: ast.stmt) -> set[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {one.asname or one.name.partition(".")[0] for one in node.names}
+            found |= {name.asname or name.name.partition(".")[0] for name in node.names}
     return found

@@ -48,7 +48,7 @@ def trace_files(
     has not, options that FlashInfer-Bench would not compile with, and a reference that needs
     modules of its own.
     """
-    found = [_Traced(one.winners) for one in operators]
+    found = [_Traced(operator.winners) for operator in operators]
     files: dict[str, str | bytes] = {}
     for one in found:
         files |= dict(one.files())
@@ -63,12 +63,14 @@ def trace_files(
         argument=as_argument(folder),
         problems=[problem for one in found for problem in one.problems],
         copied=[
-            f"`{spec.name}`" for spec in specs if any(one.role == "inout" for one in _arrays(spec))
+            f"`{spec.name}`"
+            for spec in specs
+            if any(array.role == "inout" for array in _arrays(spec))
         ],
         codes=[
             f"`{spec.name}`"
             for spec in specs
-            if any(one.codes is not None for one in spec.tolerances.values())
+            if any(tolerance.codes is not None for tolerance in spec.tolerances.values())
         ],
     )
     return files
@@ -97,8 +99,8 @@ class _Traced:
                 remedy="choose another --format for it",
             )
         table = winners.dispatch.table
-        workloads = [one.workload for one in table.entries]
-        workloads += [one.workload for one in table.held_out]
+        workloads = [entry.workload for entry in table.entries]
+        workloads += [held_out.workload for held_out in table.held_out]
         self.problems = problems(self.spec, self._measured.operators, workloads)
 
     def files(self) -> Iterator[tuple[str, str | bytes]]:
@@ -106,19 +108,19 @@ class _Traced:
         kind, chosen, device = self.spec.name, self._measured.operators, self._measured.device
         said = [f"{name} is {value}" for name, value in chosen.items()]
         said += [f"{scalar.name} is {scalar.value}" for scalar in self._constants]
-        for one in self.problems:
+        for problem in self.problems:
             definition = {
-                "name": one.name,
+                "name": problem.name,
                 "op_type": kind,
                 "description": f"{kind}{': ' * bool(said)}{', '.join(said)}",
-                **one.described,
-                "reference": run_text(one, kind, self._code, chosen),
+                **problem.described,
+                "reference": run_text(problem, kind, self._code, chosen),
             }
-            yield f"definitions/{kind}/{one.name}.json", _json(definition)
-            sources = {**self._sources, FILE: binding(one, self.spec, self._measured)}
+            yield f"definitions/{kind}/{problem.name}.json", _json(definition)
+            sources = {**self._sources, FILE: binding(problem, self.spec, self._measured)}
             solution = {
-                "name": f"{one.name}_{AUTHOR}",
-                "definition": one.name,
+                "name": f"{problem.name}_{AUTHOR}",
+                "definition": problem.name,
                 "author": AUTHOR,
                 "description": f"Variants tuned by tune {TUNER_VERSION} on {device}, with their "
                 "dispatch by shape.",
@@ -132,27 +134,27 @@ class _Traced:
                 },
                 "sources": [{"path": path, "content": text} for path, text in sources.items()],
             }
-            place = f"solutions/{AUTHOR}/{kind}/{one.name}/{one.name}_{AUTHOR}.json"
+            place = f"solutions/{AUTHOR}/{kind}/{problem.name}/{problem.name}_{AUTHOR}.json"
             yield place, _json(solution)
             lines = []
-            for workload in one.workloads:
-                uuid = str(uuid5(NAMESPACE_URL, f"{one.name}/{workload.key}"))
+            for workload in problem.workloads:
+                uuid = str(uuid5(NAMESPACE_URL, f"{problem.name}/{workload.key}"))
                 # Inputs for which random ones would not do.
-                stored = self._draw_inputs(one, workload)
-                path = f"blob/workloads/{kind}/{one.name}/{one.name}_{uuid}.safetensors"
-                inputs: dict[str, Any] = {each.name: {"type": "random"} for each in one.inputs}
+                stored = self._draw_inputs(problem, workload)
+                path = f"blob/workloads/{kind}/{problem.name}/{problem.name}_{uuid}.safetensors"
+                inputs: dict[str, Any] = {each.name: {"type": "random"} for each in problem.inputs}
                 for name in stored:
                     inputs[name] = {"type": "safetensors", "path": path, "tensor_key": name}
                 line = {
-                    "definition": one.name,
-                    "workload": {"axes": one.sizes(workload), "inputs": inputs, "uuid": uuid},
+                    "definition": problem.name,
+                    "workload": {"axes": problem.sizes(workload), "inputs": inputs, "uuid": uuid},
                     "solution": None,
                     "evaluation": None,
                 }
                 lines.append(f"{json.dumps(line)}\n")
                 if stored:
                     yield path, safetensors(stored)
-            yield f"workloads/{kind}/{one.name}.jsonl", "".join(lines)
+            yield f"workloads/{kind}/{problem.name}.jsonl", "".join(lines)
 
     def _draw_inputs(self, problem: Problem, workload: Workload) -> dict[str, tuple[str, Array]]:
         """Draw the inputs that random numbers of FlashInfer-Bench cannot stand for.
@@ -163,8 +165,8 @@ class _Traced:
         with blamed_on(self.spec.reference, f"`inputs` fails on {workload}"):
             given = self._reference.drawn(np, rng, workload.values, NORMAL, operators)
         found: dict[str, tuple[str, Array]] = {}
-        for one in problem.inputs:
-            argument, values = one.argument, given.get(one.argument.name)
+        for tensor in problem.inputs:
+            argument, values = tensor.argument, given.get(tensor.argument.name)
             if values is None:
                 if argument.dtype in FLOAT_DTYPES and argument.fill == "normal":
                     continue
@@ -174,7 +176,7 @@ class _Traced:
             whole = argument.dtype not in FLOAT_DTYPES and argument.dtype != "bool"
             if whole and values.min() <= low and values.max() >= high:
                 continue
-            found[one.name] = argument.dtype, encode(np, values, argument.dtype)
+            found[tensor.name] = argument.dtype, encode(np, values, argument.dtype)
         return found
 
 
@@ -183,12 +185,15 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
     names = {axis: cpp_name(axis) for axis in spec.axes}
     tensors = (*problem.inputs, *problem.outputs)
     # The kernel works on the outputs, where it reads and writes one array.
-    known = {one.argument.name: cpp_name(one.name) for one in tensors}
+    known = {
+        defined_tensor.argument.name: cpp_name(defined_tensor.name) for defined_tensor in tensors
+    }
     arrays = _arrays(spec)
-    scratch = [one.name for one in arrays if one.role == "scratch"]
+    scratch = [array.name for array in arrays if array.role == "scratch"]
     known |= {name: cpp_name(name) for name in scratch}
     pointers = (
-        f"static_cast<{ARRAY_TYPES[one.dtype]}*>({known[one.name]}.data_ptr())" for one in arrays
+        f"static_cast<{ARRAY_TYPES[array.dtype]}*>({known[array.name]}.data_ptr())"
+        for array in arrays
     )
     sizes = {axis: str(size) for axis, size in problem.fixed.items()}
     # In which tensor's dimension the size of the axis that varies is found.
@@ -203,32 +208,38 @@ def binding(problem: Problem, spec: KernelSpec, measured: Measured) -> str:
         version=TUNER_VERSION,
         device=measured.device,
         architecture=measured.architecture,
-        parameters=", ".join(f"TensorView {cpp_name(one.name)}" for one in tensors),
+        parameters=", ".join(
+            f"TensorView {cpp_name(defined_tensor.name)}" for defined_tensor in tensors
+        ),
         first=first,
         sizes=[(names[axis], sizes[axis]) for axis in spec.axes],
         tensors=[
             {
-                "name": one.name,
-                "local": cpp_name(one.name),
-                "type": DTYPES[one.argument.dtype][1],
-                "shape": ", ".join(integer(size, names) for size in one.argument.shape),
+                "name": defined_tensor.name,
+                "local": cpp_name(defined_tensor.name),
+                "type": DTYPES[defined_tensor.argument.dtype][1],
+                "shape": ", ".join(integer(size, names) for size in defined_tensor.argument.shape),
             }
-            for one in tensors
+            for defined_tensor in tensors
         ],
         copied=[
-            (cpp_name(one.argument.name), cpp_name(one.name), DTYPE_BYTES[one.argument.dtype])
-            for one in problem.outputs
-            if one.argument.role == "inout"
+            (
+                cpp_name(output.argument.name),
+                cpp_name(output.name),
+                DTYPE_BYTES[output.argument.dtype],
+            )
+            for output in problem.outputs
+            if output.argument.role == "inout"
         ],
         scratch=[(name, known[name]) for name in scratch],
-        zeroed=[one.name for one in arrays if one.zeroed],
+        zeroed=[array.name for array in arrays if array.zeroed],
         passed=", ".join([*pointers, *names.values(), "tuned_stream"]),
         axes=", ".join(names.values()),
     )
 
 
 def _arrays(spec: KernelSpec) -> list[Argument]:
-    return [one for one in spec.arguments if not one.is_scalar]
+    return [argument for argument in spec.arguments if not argument.is_scalar]
 
 
 def safetensors(arrays: Mapping[str, tuple[str, Array]]) -> bytes:

@@ -41,10 +41,10 @@ def kernelbench_files(
     """
     files: dict[str, str | bytes] = {}
     wholes: dict[Path, dict[Path, str]] = {}
-    for one in operators:
-        problem = one.winners.spec.reference
-        whole, text = problem.with_name(CUT), _module(one)
-        files[f"{one.described.kernel}.py"] = text
+    for operator in operators:
+        problem = operator.winners.spec.reference
+        whole, text = problem.with_name(CUT), _module(operator)
+        files[f"{operator.described.kernel}.py"] = text
         if whole.is_file():
             wholes.setdefault(whole, {})[problem] = text
     if len(wholes) > 1:
@@ -61,9 +61,9 @@ def _with_parts(whole: Path, tuned: Mapping[Path, str]) -> str:
     """Put tuned parts into what `tune cut` wrote; the others stay PyTorch's."""
     text = whole.read_text("utf-8")
     where = next(
-        one
-        for one in ast.parse(text).body
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "_CUT_PARTS"
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_CUT_PARTS"
     )
     parts: dict[str, str] = ast.literal_eval(where.value)
     for problem, made in tuned.items():
@@ -80,8 +80,8 @@ def _with_parts(whole: Path, tuned: Mapping[Path, str]) -> str:
     return "\n".join(lines)
 
 
-def _module(one: OperatorFiles) -> str:
-    spec, measured = one.winners.spec, one.winners.measured
+def _module(files: OperatorFiles) -> str:
+    spec, measured = files.winners.spec, files.winners.measured
     if not is_problem(spec.reference):
         raise InputError(
             f"the reference of {spec.name} is no KernelBench problem: {spec.reference.name}",
@@ -91,17 +91,17 @@ def _module(one: OperatorFiles) -> str:
     problem = BenchProblem(spec.reference)
     posed = _Posed(spec, problem.at({}))
     tuned = {}
-    for entry in one.winners.dispatch.table.entries:
+    for entry in files.winners.dispatch.table.entries:
         there = _Posed(spec, problem.at(entry.workload.values))
         if there.constructor == posed.constructor:
-            given = tuple(entry.workload.values[axis] for axis in one.given_axes)
+            given = tuple(entry.workload.values[axis] for axis in files.given_axes)
             tuned[there.key] = (there.outputs, given)
     text = problem.path.read_text("utf-8")
     shipped = resources.files("tuner.extensions.runtime.pytorch")
     modules = {n: (shipped / n).read_text("utf-8") for n in (*RUNTIME, "posed.py")}
-    modules |= {"table.py": str(one.files[f"{spec.name}_table.py"]), "problem.py": text}
-    sources = {n: str(v) for n, v in one.files.items() if n.endswith(".cu")}
-    cubins = {n: v for n, v in one.files.items() if isinstance(v, bytes)}
+    modules |= {"table.py": str(files.files[f"{spec.name}_table.py"]), "problem.py": text}
+    sources = {n: str(v) for n, v in files.files.items() if n.endswith(".cu")}
+    cubins = {n: v for n, v in files.files.items() if isinstance(v, bytes)}
     digest = sha256(repr((modules, sorted(cubins.items()), tuned)).encode()).hexdigest()
     return template("kernelbench/model_new.py.j2").render(
         kernel=spec.name,
@@ -117,7 +117,7 @@ def _module(one: OperatorFiles) -> str:
         tuned=tuned,
         has_mode=bool(_HAS_MODE.search(text)),
         returns=posed.returns,
-        quick=not one.given_axes,
+        quick=not files.given_axes,
     )
 
 
@@ -139,20 +139,26 @@ class _Posed:
             if hasattr(value, "shape"):
                 places[name] = place, value
         places |= {name: one for name, one in weights.items() if name not in averages}
-        arrays = [one for one in spec.arguments if not one.is_scalar and one.role != "scratch"]
-        written = [one for one in arrays if one.role != "input"]
-        if changed := [one.name for one in written if one.role == "inout"]:
+        arrays = [
+            argument
+            for argument in spec.arguments
+            if not argument.is_scalar and argument.role != "scratch"
+        ]
+        written = [array for array in arrays if array.role != "input"]
+        if changed := [argument.name for argument in written if argument.role == "inout"]:
             raise self._refuse(f"the kernel writes into {', '.join(changed)}, which it reads")
-        if unread := set(places) - {one.name for one in arrays}:
+        if unread := set(places) - {array.name for array in arrays}:
             raise self._refuse(f"the kernel does not take the problem's {min(unread)}")
-        if unknown := {one.name for one in arrays if one.role == "input"} - set(places):
+        if unknown := {array.name for array in arrays if array.role == "input"} - set(places):
             raise self._refuse(f"the problem has no {min(unknown)}, which the kernel takes")
         tensors = {name: tensor for name, (_, tensor) in places.items()}
-        tensors |= {one.name: result for one, result in zip(written, results, strict=True)}
-        for one in arrays:
-            if dtype_name(tensors[one.name]) != one.dtype:
-                theirs = dtype_name(tensors[one.name])
-                raise self._refuse(f"{one.name} is {one.dtype}, and {theirs} in the problem")
+        tensors |= {
+            argument.name: result for argument, result in zip(written, results, strict=True)
+        }
+        for array in arrays:
+            if dtype_name(tensors[array.name]) != array.dtype:
+                theirs = dtype_name(tensors[array.name])
+                raise self._refuse(f"{array.name} is {array.dtype}, and {theirs} in the problem")
         self.arrays = tuple(places[a.name][0] if a.role == "input" else None for a in arrays)
 
     def _refuse(self, why: str) -> InputError:

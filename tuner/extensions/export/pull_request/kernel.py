@@ -102,10 +102,14 @@ def shown_kernel(
         )
     (kernel,) = dispatch.table.kernels
     reach = dispatch.applicability(kernel)
-    launches = [_with_sizes(one, sizes) for one in reach.launches]
-    launches = [one for one in launches if one.when is None or cpp(one.when) != "false"]
-    taken = [one.name for one in spec.arguments if one.role == "scratch" and not one.is_scalar]
-    if taken or any(one.maps for one in launches):
+    launches = [_with_sizes(launch, sizes) for launch in reach.launches]
+    launches = [launch for launch in launches if launch.when is None or cpp(launch.when) != "false"]
+    taken = [
+        argument.name
+        for argument in spec.arguments
+        if argument.role == "scratch" and not argument.is_scalar
+    ]
+    if taken or any(launch.maps for launch in launches):
         what = f"scratch ({', '.join(taken)})" if taken else "tensor maps"
         raise InputError(
             f"{spec.name} takes {what}, which no wrapper of this format makes",
@@ -126,10 +130,10 @@ def shown_kernel(
             path=spec.path,
             remedy="tune with fewer choices in the template, or use --format torch",
         )
-    names = tuple(dict.fromkeys(one.kernel for one in launches))
+    names = tuple(dict.fromkeys(launch.kernel for launch in launches))
     macros = tuple(f"-D{name}={value}" for name, value in measured.operators.items())
     options = (*spec.compile_options, *macros)
-    heads = "".join(f"#include {one}\n" for one in includes)
+    heads = "".join(f"#include {include}\n" for include in includes)
     shown = f"{STAND_INS if idiom else ''}{heads}{text}"
     texts = (source, shown)
     requests = [CompileRequest(one, names, measured.architecture, options) for one in texts]
@@ -148,20 +152,23 @@ def shown_kernel(
         title=str(kernel.variant),
         text=text,
         includes=includes,
-        launches=tuple(_shown(one, passed) for one in launches),
+        launches=tuple(_shown(launch, passed) for launch in launches),
         measured_source=source,
     )
 
 
 def _with_sizes(launch: LaunchSpec, sizes: Mapping[str, Value]) -> LaunchSpec:
-    return map_expressions(launch, lambda one: substitute(one, sizes))
+    return map_expressions(launch, lambda expression: substitute(expression, sizes))
 
 
 def list_code(cubin: bytes) -> list[list[tuple[str, str, str]]]:
     """List the instructions of a cubin's kernels, which may have other names."""
     functions = read(disassemble(cubin)).values()
     return [
-        [(one.predicate, one.opcode, one.operands) for one in function.instructions]
+        [
+            (instruction.predicate, instruction.opcode, instruction.operands)
+            for instruction in function.instructions
+        ]
         for function in functions
     ]
 
@@ -186,35 +193,37 @@ def in_idiom(text: str, idiom: Mapping[str, str]) -> str:
 def _passed(winners: Winners, sizes: Mapping[str, int], idiom: Mapping[str, str]) -> dict[str, str]:
     """Write each of the kernel's arguments in C++, by its name."""
     spec, passed = winners.spec, {}
-    own = {one.position: one for one in caller_scalars(spec)}
-    for place, one in enumerate(spec.arguments):
-        if one.value is None:
-            constant = "const " if one.role == "input" else ""
-            kind = f"{constant}{in_idiom(ARRAY_TYPES[one.dtype], idiom)}*"
-            passed[one.name] = f"static_cast<{kind}>({cpp_name(one.name)}.data_ptr())"
+    own = {scalar.position: scalar for scalar in caller_scalars(spec)}
+    for place, argument in enumerate(spec.arguments):
+        if argument.value is None:
+            constant = "const " if argument.role == "input" else ""
+            kind = f"{constant}{in_idiom(ARRAY_TYPES[argument.dtype], idiom)}*"
+            passed[argument.name] = f"static_cast<{kind}>({cpp_name(argument.name)}.data_ptr())"
         elif place in own:
-            passed[one.name] = own[place].name
+            passed[argument.name] = own[place].name
         else:
-            value = cpp(substitute(one.value, sizes))
-            passed[one.name] = f"static_cast<{SCALAR_TYPES[one.dtype]}>({value})"
+            value = cpp(substitute(argument.value, sizes))
+            passed[argument.name] = f"static_cast<{SCALAR_TYPES[argument.dtype]}>({value})"
     return passed
 
 
-def _shown(one: LaunchSpec, passed: Mapping[str, str]) -> ShownLaunch:
+def _shown(launch_spec: LaunchSpec, passed: Mapping[str, str]) -> ShownLaunch:
     def listed(sizes: Sequence[Expression]) -> str:
         return ", ".join(cpp(size) for size in sizes)
 
-    shared = cpp(one.shared_memory) if one.shared_memory is not None else "0"
-    cluster = listed(one.cluster)
+    shared = cpp(launch_spec.shared_memory) if launch_spec.shared_memory is not None else "0"
+    cluster = listed(launch_spec.cluster)
     return ShownLaunch(
-        kernel=one.kernel,
-        grid=listed(one.grid),
-        block=listed(one.block),
+        kernel=launch_spec.kernel,
+        grid=listed(launch_spec.grid),
+        block=listed(launch_spec.block),
         cluster="" if set(cluster) <= set("1, ") else cluster,
         shared="" if shared == "0" else shared,
-        when="" if one.when is None or cpp(one.when) == "true" else cpp(one.when),
-        pdl=cpp(one.pdl) if one.pdl is not None else "false",
-        arguments=tuple(passed[name] for name in (one.arguments or passed)),
+        when=""
+        if launch_spec.when is None or cpp(launch_spec.when) == "true"
+        else cpp(launch_spec.when),
+        pdl=cpp(launch_spec.pdl) if launch_spec.pdl is not None else "false",
+        arguments=tuple(passed[name] for name in (launch_spec.arguments or passed)),
     )
 
 

@@ -134,7 +134,7 @@ class _Unit:
     def name_of(self, node: Node) -> str | None:
         """Name what a declaration, a function, a type or a template declares."""
         if node.type == "template_declaration":
-            inner = next((one for one in node.named_children if one.type in _DECLARED), None)
+            inner = next((child for child in node.named_children if child.type in _DECLARED), None)
             return self.name_of(inner) if inner is not None else None
         return self._innermost(
             node.child_by_field_name("name") or node.child_by_field_name("declarator")
@@ -270,11 +270,11 @@ def _bind_template(unit: _Unit) -> Iterator[Edit]:
         first, *others = parameters.named_children
         own = unit.declares(first)
         functions = (one for one in unit.nodes if one.type == "template_function")
-        uses = [one for one in functions if unit.of(one.named_children[0]) == name]
+        uses = [function for function in functions if unit.of(function.named_children[0]) == name]
         if own is None or not uses or unit.count(name) != len(uses) + 1:
             continue
-        lists = [unit.arguments(one) for one in uses]
-        given = {unit.of(one[0]) for one in lists}
+        lists = [unit.arguments(use) for use in uses]
+        given = {unit.of(nodes[0]) for nodes in lists}
         if len(given) > 1 or not unit.is_constant(*given):
             continue
         body = node.named_children[-1]
@@ -301,7 +301,7 @@ def _bind_arguments(unit: _Unit) -> Iterator[Edit]:
         assert body is not None
         for at, parameter in enumerate(taken):
             own = unit.declares(parameter)
-            given = {unit.of(unit.arguments(one)[at]) for one in calls}
+            given = {unit.of(unit.arguments(call)[at]) for call in calls}
             if own is None or any("(" in one for one in given):
                 continue
             uses = [*_rename(unit, body, own, next(iter(given)))]
@@ -319,9 +319,9 @@ def _bind_arguments(unit: _Unit) -> Iterator[Edit]:
 
 def _rename(unit: _Unit, within: Node, name: str, new: str) -> Iterator[Edit]:
     # By words: the tree has no inline PTX.
-    for one in re.finditer(rf"(?<![\w.>]){name}\b", unit.masked[: within.end_byte]):
-        if one.start() >= within.start_byte:
-            yield *one.span(), new
+    for match in re.finditer(rf"(?<![\w.>]){name}\b", unit.masked[: within.end_byte]):
+        if match.start() >= within.start_byte:
+            yield *match.span(), new
 
 
 def _name_once(unit: _Unit) -> Iterator[Edit]:
@@ -354,8 +354,8 @@ def _name_once(unit: _Unit) -> Iterator[Edit]:
         if of:
             exact = rf"<>\nstruct {of[2]}<{unit.number(of[3])}>"
             for head in (exact, rf"<int \w+>\nstruct {of[2]}"):
-                if made := re.search(rf"template {head} {{\n  using type = (\w+);", unit.text):
-                    yield node.start_byte, node.end_byte, whole.replace(of[1], made[1])
+                if match := re.search(rf"template {head} {{\n  using type = (\w+);", unit.text):
+                    yield node.start_byte, node.end_byte, whole.replace(of[1], match[1])
                     break
 
 

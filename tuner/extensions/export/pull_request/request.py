@@ -101,7 +101,7 @@ def export_pull_request(
 
     def choose(spec: KernelSpec, workloads: Sequence[Workload]) -> Sequence[Workload]:
         sizes.update(_choose_sizes(spec, workloads, engine, model))
-        return [one for one in workloads if sizes.items() <= one.values.items()]
+        return [workload for workload in workloads if sizes.items() <= workload.values.items()]
 
     winners = cuda_winners_of(session, SetSelection(most=1), space, choose)
     with NvrtcPool(cache=Cache()) as compiler:
@@ -129,7 +129,11 @@ def _choose_sizes(
             remedy=f"there are: {', '.join(_facts()['operators'])}; --format torch takes any",
         )
     axes = list(fact["sizes"])
-    there = {tuple(one.values[axis] for axis in axes) for one in workloads if not one.held_out}
+    there = {
+        tuple(workload.values[axis] for axis in axes)
+        for workload in workloads
+        if not workload.held_out
+    }
     wanted = (
         {axis: _sizes_of(model, names) for axis, names in fact["sizes"].items()} if model else {}
     )
@@ -209,24 +213,26 @@ class _Request:
 
     def _values(self) -> dict[str, Any]:
         spec, kernel, measured = self._spec, self._kernel, self._winners.measured
-        arrays = [self._array(one) for one in spec.arguments if not one.is_scalar]
-        read = [one for one in arrays if one["role"] != "output"]
-        outputs = [one for one in arrays if one["role"] == "output"]
-        results = [one["local"] for one in arrays if one["role"] != "input"]
+        arrays = [self._array(argument) for argument in spec.arguments if not argument.is_scalar]
+        read = [array for array in arrays if array["role"] != "output"]
+        outputs = [array for array in arrays if array["role"] == "output"]
+        results = [array["local"] for array in arrays if array["role"] != "input"]
         source = next(one for one in read if one["place"] is not None)
         rows = f"{source['local']}.shape[{source['place']}]"
-        for one in outputs:
-            other = "" if one["dtype"] == source["dtype"] else f", dtype=torch.{one['dtype']}"
-            shape = one["python_shape"].replace("rows", rows)
-            one["empty"] = f"{source['local']}.new_empty(({shape}){other})"
-        numbers = [(one.name, float(one.value)) for one in self._scalars]
+        for output in outputs:
+            other = "" if output["dtype"] == source["dtype"] else f", dtype=torch.{output['dtype']}"
+            shape = output["python_shape"].replace("rows", rows)
+            output["empty"] = f"{source['local']}.new_empty(({shape}){other})"
+        numbers = [(scalar.name, float(scalar.value)) for scalar in self._scalars]
         numeric = [{"name": name, "value": repr(value)} for name, value in numbers]
-        tolerances = [spec.tolerances[one["name"]] for one in arrays if one["role"] != "input"]
+        tolerances = [
+            spec.tolerances[array["name"]] for array in arrays if array["role"] != "input"
+        ]
         bits = {4: "int32", 2: "int16", 1: "uint8"}[int(re.sub(r"\D", "", arrays[0]["bits"])) // 8]
         choices = ", ".join(f"{name}={value}" for name, value in measured.operators.items())
         view = "const tvm::ffi::TensorView" if self._project.idiom else "TensorView"
-        taken = [f"{view} {cpp_name(one['name'])}" for one in arrays]
-        taken += [f"{one.kind} {one.name}" for one in self._scalars]
+        taken = [f"{view} {cpp_name(array['name'])}" for array in arrays]
+        taken += [f"{scalar.kind} {scalar.name}" for scalar in self._scalars]
         locals_ = ", ".join(one["local"] for one in read)
         return {
             "name": self.name,
@@ -240,7 +246,9 @@ class _Request:
             "kernel": kernel.text,
             "includes": kernel.includes,
             "launches": kernel.launches,
-            "counts_sms": any("multiprocessors" in one.grid + one.when for one in kernel.launches),
+            "counts_sms": any(
+                "multiprocessors" in launch.grid + launch.when for launch in kernel.launches
+            ),
             "varying": self._varying,
             "capability": self._winners.device.compute_capability,
             **self._fact,
@@ -253,38 +261,38 @@ class _Request:
             "signature": [
                 *(f"{one['local']}: torch.Tensor" for one in read),
                 *(f"{one['name']}: float = {one['value']}" for one in numeric),
-                *(f"{one['local']}: torch.Tensor | None = None" for one in outputs),
+                *(f"{output['local']}: torch.Tensor | None = None" for output in outputs),
             ],
             "returns": "torch.Tensor"
             if len(results) == 1
             else f"tuple[{', '.join(['torch.Tensor'] * len(results))}]",
-            "passed": [*(one["local"] for one in arrays), *(one["name"] for one in numeric)],
+            "passed": [*(array["local"] for array in arrays), *(one["name"] for one in numeric)],
             "called": [
                 *(one["local"] for one in read),
-                *(f"{one['local']}={one['local']}" for one in outputs),
+                *(f"{output['local']}={output['local']}" for output in outputs),
             ],
             "written": ", ".join(results),
             "results": results,
             "locals_": f"({locals_},)" if len(read) == 1 else locals_,
             "rows_of": rows,
-            "rows": sorted({one.values[self._varying] for one in self._workloads()}),
+            "rows": sorted({workload.values[self._varying] for workload in self._workloads()}),
             "proved": self._proved(),
-            "tolerances": [(one.relative, one.absolute) for one in tolerances],
+            "tolerances": [(tolerance.relative, tolerance.absolute) for tolerance in tolerances],
             "bits": bits,
-            **self._production([one["local"] for one in arrays], numeric),
+            **self._production([array["local"] for array in arrays], numeric),
         }
 
-    def _array(self, one: Argument) -> dict[str, Any]:
+    def _array(self, argument: Argument) -> dict[str, Any]:
         """Describe an array as the templates write it."""
-        shape = [substitute(size, self._sizes).tree for size in one.shape]
+        shape = [substitute(size, self._sizes).tree for size in argument.shape]
         names = [part.id for part in shape if isinstance(part, ast.Name)]
         plain = all(isinstance(part, ast.Constant | ast.Name) for part in shape)
         if not plain or names not in ([], [self._varying]) or names != names[:1]:
             raise InputError(
-                f"{one.name} has a shape that a wrapper cannot ask for: "
+                f"{argument.name} has a shape that a wrapper cannot ask for: "
                 f"{', '.join(map(ast.unparse, shape))}",
                 path=self._spec.path,
-                line=one.line,
+                line=argument.line,
                 remedy="--format torch has it",
             )
         sizes = [str(p.value) if isinstance(p, ast.Constant) else None for p in shape]
@@ -292,13 +300,13 @@ class _Request:
         place = sizes.index(None) if None in sizes else None
         tail = [size for size in sizes[(place or 0) + (place is not None) :] if size]
         return {
-            "name": one.name,
-            "local": one.name,
-            "role": one.role,
-            "dtype": DTYPES[one.dtype][0],
-            "dl_type": DTYPES[one.dtype][1],
-            "bits": DTYPES[one.dtype][1],
-            "type": in_idiom(ARRAY_TYPES[one.dtype], self._project.idiom),
+            "name": argument.name,
+            "local": argument.name,
+            "role": argument.role,
+            "dtype": DTYPES[argument.dtype][0],
+            "dl_type": DTYPES[argument.dtype][1],
+            "bits": DTYPES[argument.dtype][1],
+            "type": in_idiom(ARRAY_TYPES[argument.dtype], self._project.idiom),
             "place": place,
             "shape": ", ".join(size or f"{self._varying}_size" for size in sizes),
             "shape_here": ", ".join(size or self._varying for size in sizes),
@@ -325,7 +333,7 @@ class _Request:
         module, _, target = hook.target.rpartition(".")
         taken = [one.arg for one in function.args.args]
         known = dict(zip(taken, ["served_today", *arrays], strict=False))
-        known |= {one["name"]: one["value"] for one in numbers}
+        known |= {number["name"]: number["value"] for number in numbers}
         statement = function.body[0]
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and node.id in known:
@@ -340,7 +348,10 @@ class _Request:
 
     def _workloads(self) -> list[Workload]:
         table = self._winners.dispatch.table
-        return [*(one.workload for one in table.entries), *(one.workload for one in table.held_out)]
+        return [
+            *(entry.workload for entry in table.entries),
+            *(held_out.workload for held_out in table.held_out),
+        ]
 
     def _proved(self) -> list[tuple[int, int]]:
         """Say from which to which rows it serves: halfway, in logarithms, to what doesn't."""
@@ -382,10 +393,12 @@ class _Request:
             "environment": sorted(winners.environment.items()),
             "chains": list(describe_surroundings(spec, table).values()),
             "rows_measured": [
-                *(self._times(one.workload, one.kernel is not None) for one in table.entries),
+                *(self._times(entry.workload, entry.kernel is not None) for entry in table.entries),
                 *(
-                    self._times(one.workload, one.kernel is not None and not one.refuted)
-                    for one in table.held_out
+                    self._times(
+                        held_out.workload, held_out.kernel is not None and not held_out.refuted
+                    )
+                    for held_out in table.held_out
                 ),
             ],
             "accuracy": self._accuracy(),
@@ -426,8 +439,10 @@ class _Request:
     def _accuracy(self) -> str:
         """Say how far from float64 it was found to be."""
         dispatch, said = self._winners.dispatch, []
-        for name, one in self._spec.tolerances.items():
-            said.append(f"`{name}`: |out - ref| <= {one.absolute:g} + {one.relative:g} |ref|")
+        for name, tolerance in self._spec.tolerances.items():
+            said.append(
+                f"`{name}`: |out - ref| <= {tolerance.absolute:g} + {tolerance.relative:g} |ref|"
+            )
         variant = dispatch.table.kernels[0].variant
         worst: dict[str, float] = {}
         for trial in dispatch.trials:

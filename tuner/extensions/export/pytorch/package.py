@@ -95,7 +95,7 @@ class OperatorFiles:
         self._scalars = caller_scalars(self._spec)
         self.files: dict[str, str | bytes] = {}
         baseline, *variants = exported_variants(self._spec, self._dispatch, self._scalars)
-        left = [one for one, kernel in self._dispatch.table.points if not kernel]
+        left = [workload for workload, kernel in self._dispatch.table.points if not kernel]
         self._baseline = 0
         if with_baseline and not all(map(self._is_peers, left)):
             self._baseline = len(variants) + 1
@@ -117,9 +117,11 @@ class OperatorFiles:
     def described(self) -> DescribedOperator:
         """Say how the operator is called."""
         spec = self._spec
-        arrays = [_python_name(one) for one in _arrays(spec)]
-        known = [(one, spec.arguments[one.position]) for one in self._scalars]
-        numbers = [(_python_name(argument), _default(one, argument)) for one, argument in known]
+        arrays = [_python_name(array) for array in _arrays(spec)]
+        known = [(scalar, spec.arguments[scalar.position]) for scalar in self._scalars]
+        numbers = [
+            (_python_name(argument), _default(scalar, argument)) for scalar, argument in known
+        ]
         keywords = [*_given_axes(spec), *(f"{name}={value}" for name, value in numbers)]
         passed = [*_given_axes(spec), *(name for name, _ in numbers)]
         written = ", ".join(_python_name(a) for a in _arrays(spec) if a.role != "input")
@@ -136,33 +138,40 @@ class OperatorFiles:
             self.winners.measured.date,
         )
 
-    def _build(self, one: ExportedVariant) -> BuiltVariant:
+    def _build(self, variant: ExportedVariant) -> BuiltVariant:
         spec, kernels = self._spec, self._dispatch.table.kernels
-        source = one.source if one.number == self._baseline else kernels[one.number - 1].source
-        names = tuple(dict.fromkeys(launch.kernel for launch in one.launches))
+        source = (
+            variant.source
+            if variant.number == self._baseline
+            else kernels[variant.number - 1].source
+        )
+        names = tuple(dict.fromkeys(launch.kernel for launch in variant.launches))
         launches = tuple(Launch(name, (1, 1, 1), (1, 1, 1)) for name in names)
         result = self._compiler.submit(self._target.request(source, launches)).result()
         if not result.ok:
             raise InputError(
-                f"variant {one.number} ({one.title}) does not compile any more: {result.error}",
+                f"variant {variant.number} ({variant.title}) does not compile any more: "
+                f"{result.error}",
                 path=spec.path,
             )
-        name = f"{spec.name}_v{one.number}"
+        name = f"{spec.name}_v{variant.number}"
         self.files[f"cubins/{name}.cubin"] = result.cubin
-        self.files[f"sources/{name}.cu"] = one.source
-        shapes = (" and ".join(f"{a} == {size}" for a, size in shape) for shape in one.shapes)
-        conditions = [f"({' or '.join(shapes)})"] if one.shapes else []
-        conditions += [python(condition, clause=True) for condition in one.conditions]
+        self.files[f"sources/{name}.cu"] = variant.source
+        shapes = (" and ".join(f"{a} == {size}" for a, size in shape) for shape in variant.shapes)
+        conditions = [f"({' or '.join(shapes)})"] if variant.shapes else []
+        conditions += [python(condition, clause=True) for condition in variant.conditions]
         return BuiltVariant(
-            one.number,
-            one.title,
+            variant.number,
+            variant.title,
             f"cubins/{name}.cubin",
             {kernel: result.lowered[kernel] for kernel in names},
             {kernel: result.resources[kernel].static_shared_bytes for kernel in names},
             tuple(text for text in dict.fromkeys(conditions) if text != "True") or ("True",),
-            tuple(text for launch in one.launches if (text := _launch(launch, spec))),
-            tuple(_python_name(spec.arguments[scalar.position]) for scalar in one.fixed),
-            _tuple(_bytes(a, one.scratch[a.name]) for a in _scratch(spec)) if spec.sized else "",
+            tuple(text for launch in variant.launches if (text := _launch(launch, spec))),
+            tuple(_python_name(spec.arguments[scalar.position]) for scalar in variant.fixed),
+            _tuple(_bytes(a, variant.scratch[a.name]) for a in _scratch(spec))
+            if spec.sized
+            else "",
         )
 
     def _table(self) -> str:
@@ -178,10 +187,10 @@ class OperatorFiles:
         ]
         # What a call takes whose axes all follow from its arrays: with a `_`, so that none hides a
         # name of the function's own.
-        arrays = [replace(one, name=f"{one.name}_") for one in _arrays(spec)]
-        scalars = [f"{spec.arguments[one.position].name}_" for one in self._scalars]
+        arrays = [replace(array, name=f"{array.name}_") for array in _arrays(spec)]
+        scalars = [f"{spec.arguments[scalar.position].name}_" for scalar in self._scalars]
         quick = {
-            "parameters": ", ".join([*(one.name for one in arrays), *scalars]),
+            "parameters": ", ".join([*(array.name for array in arrays), *scalars]),
             "arrays": arrays,
             "types": [f"TYPE_{place}" for place in range(1, len(arrays) + 1)],
             "scalars": scalars,
@@ -201,23 +210,28 @@ class OperatorFiles:
             axes=", ".join(spec.axes),
             axis_names=_tuple(map(repr, spec.axes)),
             given=_tuple(map(repr, given)),
-            order=[self._argument(place, one) for place, one in enumerate(spec.arguments)],
-            shape_parameters=", ".join([*(f"{one.name}_" for one in _arrays(spec)), *given]),
+            order=[
+                self._argument(place, argument) for place, argument in enumerate(spec.arguments)
+            ],
+            shape_parameters=", ".join([*(f"{array.name}_" for array in _arrays(spec)), *given]),
             axes_read=_tuple(axes[axis] for axis in spec.axes),
-            shapes=_tuple(_tuple(map(size, one.shape)) for one in _arrays(spec)),
+            shapes=_tuple(_tuple(map(size, array.shape)) for array in _arrays(spec)),
             scratch_bytes=_tuple(
-                "0" if spec.is_sized(one) else _bytes(one, one.shape) for one in _scratch(spec)
+                "0" if spec.is_sized(argument) else _bytes(argument, argument.shape)
+                for argument in _scratch(spec)
             ),
-            scalars=_tuple(python(one.value) for one in spec.arguments if one.value is not None),
+            scalars=_tuple(
+                python(argument.value) for argument in spec.arguments if argument.value is not None
+            ),
             quick=None if given else quick,
             rows=self._rows(),
-            mapped=any("Map(" in text for one in self._variants for text in one.launches),
+            mapped=any("Map(" in text for variant in self._variants for text in variant.launches),
         )
 
     def _rows(self) -> int | None:
         """Find the axis on whose size no bits of any output depend; None where some may."""
         rows = self._spec.invariant
-        written = {one.name for one in _arrays(self._spec) if one.role != "input"}
+        written = {array.name for array in _arrays(self._spec) if array.role != "input"}
         if rows is None or not self._dispatch.table.keeps_rows or written - {*rows.outputs}:
             return None
         return self._spec.axes.index(rows.axis)
@@ -226,12 +240,14 @@ class OperatorFiles:
         best = self._dispatch.table.best_on(workload)
         return best is not None and best.production is not None
 
-    def _argument(self, place: int, one: Argument) -> str:
-        if not one.is_scalar:
-            zeroed = ", zeroed=True" if one.zeroed else ""
-            return f'Array("{_python_name(one)}", "{one.dtype}", "{one.role}"{zeroed})'
-        given = [f", {_default(s, one)}" for s in self._scalars if s.position == place]
-        return f'Scalar("{_python_name(one)}", "{one.dtype}"{"".join(given)})'
+    def _argument(self, place: int, argument: Argument) -> str:
+        if not argument.is_scalar:
+            zeroed = ", zeroed=True" if argument.zeroed else ""
+            return (
+                f'Array("{_python_name(argument)}", "{argument.dtype}", "{argument.role}"{zeroed})'
+            )
+        given = [f", {_default(s, argument)}" for s in self._scalars if s.position == place]
+        return f'Scalar("{_python_name(argument)}", "{argument.dtype}"{"".join(given)})'
 
 
 def package_files(
@@ -258,19 +274,19 @@ def module_files(
     here = resources.files("tuner.extensions.runtime.pytorch")
     files: dict[str, str | bytes] = {"__init__.py": template("pytorch/init.py.j2").render(**values)}
     files |= {name: (here / name).read_text(encoding="utf-8") for name in RUNTIME}
-    for one in operators:
-        files |= one.files
+    for operator in operators:
+        files |= operator.files
     return files
 
 
 def described_as(package: str, operators: Sequence[OperatorFiles]) -> dict[str, Any]:
     """Return what the templates of a package's files say of it."""
-    described = [one.described for one in operators]
+    described = [operator.described for operator in operators]
     return {
         "package": package,
         "version": TUNER_VERSION,
         "operators": described,
-        "kernels": ", ".join(one.kernel for one in described),
+        "kernels": ", ".join(operator.kernel for operator in described),
         "device": operators[0].winners.measured.device,
     }
 
@@ -295,8 +311,8 @@ def size(expression: Expression) -> str:
     text = python(expression)
     floats = (ast.Div, ast.Pow)
     parts = list(ast.walk(expression.tree))
-    if any(isinstance(one, ast.BinOp) and isinstance(one.op, floats) for one in parts) or any(
-        isinstance(one, ast.Constant) and isinstance(one.value, float) for one in parts
+    if any(isinstance(part, ast.BinOp) and isinstance(part.op, floats) for part in parts) or any(
+        isinstance(part, ast.Constant) and isinstance(part.value, float) for part in parts
     ):
         return f"whole({text})"
     return text
@@ -348,39 +364,39 @@ def _is(node: ast.expr, value: object) -> bool:
     )
 
 
-def _launch(one: LaunchSpec, spec: KernelSpec) -> str:
-    cluster = _tuple(map(size, one.cluster)) if one.cluster else "None"
-    shared = size(one.shared_memory) if one.shared_memory else "0"
-    programmatic = python(one.pdl) if one.pdl else "False"
-    when = python(one.when) if one.when else "True"
+def _launch(launch_spec: LaunchSpec, spec: KernelSpec) -> str:
+    cluster = _tuple(map(size, launch_spec.cluster)) if launch_spec.cluster else "None"
+    shared = size(launch_spec.shared_memory) if launch_spec.shared_memory else "0"
+    programmatic = python(launch_spec.pdl) if launch_spec.pdl else "False"
+    when = python(launch_spec.when) if launch_spec.when else "True"
     if when == "False":
         return ""
-    grid, block = (_tuple(map(size, sizes)) for sizes in (one.grid, one.block))
-    parts = [f'"{one.kernel}"', grid, block, cluster, shared, programmatic]
-    if places := spec.places(one):
+    grid, block = (_tuple(map(size, sizes)) for sizes in (launch_spec.grid, launch_spec.block))
+    parts = [f'"{launch_spec.kernel}"', grid, block, cluster, shared, programmatic]
+    if places := spec.places(launch_spec):
         parts.append(str(places))
-    if one.maps:
+    if launch_spec.maps:
         names = [argument.name for argument in spec.arguments]
-        maps = _tuple(_map(each, names.index(each.of)) for each in one.maps)
+        maps = _tuple(_map(each, names.index(each.of)) for each in launch_spec.maps)
         parts.append(f"maps={maps}")
     made = f"Launch({', '.join(parts)})"
     return made if when == "True" else f"{made} if {when} else None"
 
 
-def _map(one: TensorMapSpec, place: int) -> str:
+def _map(map_spec: TensorMapSpec, place: int) -> str:
     def product(sizes: Sequence[str]) -> str:
         factors = [text for text in sizes if text != "1"] or ["1"]
         return " * ".join(text if text.isalnum() else f"({text})" for text in factors)
 
-    shape, width = [*map(size, reversed(one.shape))], str(one.element_bytes)
-    steps = [[size(step)] for step in reversed(one.strides)]
+    shape, width = [*map(size, reversed(map_spec.shape))], str(map_spec.element_bytes)
+    steps = [[size(step)] for step in reversed(map_spec.strides)]
     steps = steps or [shape[:count] for count in range(1, len(shape))]
     strides = _tuple(product([width, *step]) for step in steps)
-    swizzle = size(one.swizzle) if one.swizzle else "0"
-    promotion = size(one.l2_promotion) if one.l2_promotion else str(L2_PROMOTION)
-    numbers = [str(place), str(DATA_TYPES[one.dtype]), width, _tuple(shape), strides]
-    last = [_tuple(map(size, reversed(one.box))), swizzle, promotion]
-    return f"Map({', '.join([*numbers, *last, product([*map(size, one.own_shape)])])})"
+    swizzle = size(map_spec.swizzle) if map_spec.swizzle else "0"
+    promotion = size(map_spec.l2_promotion) if map_spec.l2_promotion else str(L2_PROMOTION)
+    numbers = [str(place), str(DATA_TYPES[map_spec.dtype]), width, _tuple(shape), strides]
+    last = [_tuple(map(size, reversed(map_spec.box))), swizzle, promotion]
+    return f"Map({', '.join([*numbers, *last, product([*map(size, map_spec.own_shape)])])})"
 
 
 def _python_name(argument: Argument) -> str:
@@ -396,16 +412,20 @@ def _default(scalar: CallerScalar, argument: Argument) -> str:
 
 
 def _arrays(spec: KernelSpec) -> list[Argument]:
-    return [one for one in spec.arguments if not one.is_scalar and one.role != "scratch"]
+    return [
+        argument
+        for argument in spec.arguments
+        if not argument.is_scalar and argument.role != "scratch"
+    ]
 
 
 def _scratch(spec: KernelSpec) -> list[Argument]:
-    return [one for one in spec.arguments if one.role == "scratch"]
+    return [argument for argument in spec.arguments if argument.role == "scratch"]
 
 
-def _bytes(one: Argument, shape: Sequence[Expression]) -> str:
+def _bytes(argument: Argument, shape: Sequence[Expression]) -> str:
     sizes = (f"({size(dimension)})" for dimension in shape)
-    return " * ".join([str(DTYPE_BYTES[one.dtype]), *sizes])
+    return " * ".join([str(DTYPE_BYTES[argument.dtype]), *sizes])
 
 
 def _given_axes(spec: KernelSpec) -> list[str]:
@@ -416,10 +436,10 @@ def _given_axes(spec: KernelSpec) -> list[str]:
 
 def _axis_sources(spec: KernelSpec) -> dict[str, str]:
     found = {axis: axis for axis in spec.axes}
-    for one in reversed(_arrays(spec)):
-        for place, dimension in enumerate(one.shape):
+    for array in reversed(_arrays(spec)):
+        for place, dimension in enumerate(array.shape):
             if isinstance(dimension.tree, ast.Name) and dimension.tree.id in found:
-                found[dimension.tree.id] = f"{one.name}_[{place}]"
+                found[dimension.tree.id] = f"{array.name}_[{place}]"
     return found
 
 

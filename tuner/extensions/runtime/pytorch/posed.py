@@ -74,9 +74,9 @@ class Posed(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         if torch._C._len_torch_dispatch_stack():
             return "the call is traced"
         tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-        if not all(type(one) in PLAIN for one in tensors):
+        if not all(type(tensor) in PLAIN for tensor in tensors):
             return "an input is no plain tensor"
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             return "an input wants a derivative"
         if _shapes(inputs) not in self.tuned:
             asked = (tuple(one.shape) if hasattr(one, "shape") else one for one in inputs)
@@ -111,8 +111,8 @@ class Posed(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         """Find a weight as it is now; modules' own look-up takes ten times as long."""
         *homes, last = name.split(".")
         module: Any = self
-        for one in homes:
-            module = module._modules[one]
+        for home in homes:
+            module = module._modules[home]
         found = module._parameters.get(last)
         return getattr(module, last) if found is None else found
 

@@ -110,8 +110,8 @@ class Engine:
 
     def hooks_of(self, operator: str, choices: Mapping[str, str]) -> list[Hook]:
         """List what an operator that was tuned with these choices stands in for."""
-        named = (one for one in self.hooks if one.operator == operator)
-        return [one for one in named if one.choices.items() <= choices.items()]
+        named = (hook for hook in self.hooks if hook.operator == operator)
+        return [hook for hook in named if hook.choices.items() <= choices.items()]
 
 
 class Replacing:
@@ -133,7 +133,7 @@ class Replacing:
         self.package = package
         self.enabled: set[str] = set()
         self._serving: set[str] = set()
-        self._tuned = {name: Tuned(one, choices[name]) for name, one in operators.items()}
+        self._tuned = {name: Tuned(operator, choices[name]) for name, operator in operators.items()}
         self._registered = False
 
     def register(self) -> None:

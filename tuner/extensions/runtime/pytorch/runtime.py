@@ -216,7 +216,7 @@ class Operator:
             for a, letter in zip(self._arrays, "abcdefghijklmnopqrstuvwxyz", strict=False)
         )
         sizes = (f"SymInt {axis}" for axis in table.given)
-        numbers = (one.schema for one in self._given_scalars)
+        numbers = (scalar.schema for scalar in self._given_scalars)
         keywords = ", ".join(chain(sizes, numbers))
         schema = ", ".join([*arrays, *(["*", keywords] if keywords else [])])
         library.define(f"{name}({schema}) -> ()", tags=(torch.Tag.needs_fixed_stride_order,))
@@ -228,7 +228,7 @@ class Operator:
     @property
     def _given_scalars(self) -> list[Scalar]:
         numbers = (one for one in self.table.order if isinstance(one, Scalar))
-        return [one for one in numbers if one.default is not None]
+        return [number for number in numbers if number.default is not None]
 
     def _launched(self, *tensors: Any, **keywords: Any) -> None:
         given = tuple(keywords.pop(axis) for axis in self.table.given)
@@ -240,7 +240,7 @@ class Operator:
             self._registered(*tensors, **keywords)
 
     def _refuse_derivative(self, tensors: Iterable[Any]) -> None:
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise TunedKernelError(
                 f"{self.table.name} has no derivative; call it under torch.no_grad(), or detach"
             )
@@ -252,11 +252,11 @@ class Operator:
             self._registered(*tensors, **keywords)
             return
         graded = torch.is_grad_enabled()
-        for one in tensors:
-            if type(one) not in PLAIN:
+        for tensor in tensors:
+            if type(tensor) not in PLAIN:
                 self._registered(*tensors, **keywords)
                 return
-            if graded and one.requires_grad:
+            if graded and tensor.requires_grad:
                 self._refuse_derivative(tensors)
         if self.table.given:
             self._launched(*tensors, **keywords)
@@ -277,8 +277,8 @@ class Operator:
                 self._registered(*tensors, **keywords)
             return self.fallback is not None
         graded = torch.is_grad_enabled()
-        for one in tensors:
-            if type(one) not in PLAIN or (graded and one.requires_grad):
+        for tensor in tensors:
+            if type(tensor) not in PLAIN or (graded and tensor.requires_grad):
                 return False
         given = tuple(keywords.pop(axis) for axis in self.table.given)
         return not self.enqueue(tensors, given, keywords)
@@ -351,8 +351,8 @@ class Operator:
             room = torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{plan.device}")
             held.append(room)
             address.value = room.data_ptr()
-        for one in plan.maps:
-            one.follow(self._driver)
+        for encoded_map in plan.maps:
+            encoded_map.follow(self._driver)
         launch = self._driver.launch
         for config, where, kernel, parameters in plan.launches:
             config.stream = stream
@@ -375,7 +375,7 @@ class Operator:
         capability = properties.major, properties.minor
         if capability != table.capability or properties.name not in self.devices:
             return Plan(device, f"tuned for {table.device}, not for {properties.name}")
-        shapes = tuple(tuple(one.shape) for one in tensors)
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         try:
             axes = table.read_axes(*shapes, *given)
             wanted = table.shapes(*axes)
@@ -422,7 +422,7 @@ class Operator:
             if launch is not None:
                 taken = [parameters[place] for place in launch.arguments] or parameters
                 maps = [EncodedMap(one, parameters[one.place]) for one in launch.maps]
-                places = [*map(ctypes.addressof, taken), *(one.at for one in maps)]
+                places = [*map(ctypes.addressof, taken), *(encoded_map.at for encoded_map in maps)]
                 pointers = (ctypes.c_void_p * len(places))(*places)
                 plan.maps += maps
                 plan.kept.append(pointers)
@@ -528,18 +528,20 @@ def _may_run(variant: Variant, axes: tuple[int, ...], numbers: Numbers) -> bool:
     try:
         if not variant.fits(*axes, numbers):
             return False
-        launches = [one for one in variant.launches(*axes, numbers) if one is not None]
+        launches = [launch for launch in variant.launches(*axes, numbers) if launch is not None]
     except (ArithmeticError, ValueError):
         return False
     return bool(launches) and all(
-        all(1 <= size <= most for size, most in zip(one.grid, GRID_LIMITS, strict=False))
-        and all(1 <= size <= most for size, most in zip(one.block, BLOCK_LIMITS, strict=False))
-        and prod(one.block) <= numbers.max_threads
-        and 0 <= one.shared_bytes <= numbers.max_shared_bytes - variant.static_bytes[one.kernel]
+        all(1 <= size <= most for size, most in zip(launch.grid, GRID_LIMITS, strict=False))
+        and all(1 <= size <= most for size, most in zip(launch.block, BLOCK_LIMITS, strict=False))
+        and prod(launch.block) <= numbers.max_threads
+        and 0
+        <= launch.shared_bytes
+        <= numbers.max_shared_bytes - variant.static_bytes[launch.kernel]
         and all(
             of_cluster >= 1 and size % of_cluster == 0
-            for size, of_cluster in zip((*one.grid, 1, 1), one.cluster or (), strict=False)
+            for size, of_cluster in zip((*launch.grid, 1, 1), launch.cluster or (), strict=False)
         )
-        and all(each.is_possible for each in one.maps)
-        for one in launches
+        and all(each.is_possible for each in launch.maps)
+        for launch in launches
     )

@@ -142,13 +142,13 @@ def fp8_scaled_mm(
     """Multiply rows by weights, which SGLang passes transposed, with a scale for each of both."""
     w, scales = mat_b.t(), (scales_a, scales_b)
     wanted = (mat_a.shape[0], w.shape[0])
-    one_each = tuple(one.numel() for one in scales) == wanted
+    one_each = tuple(scale.numel() for scale in scales) == wanted
     if bias is not None or not one_each or len(mat_a) > MOST_ROWS:
         return ORIGINAL
     if not are_whole(*scales) or not are_whole(mat_a, w):
         return ORIGINAL
     out = torch.empty(wanted, device=mat_a.device, dtype=out_dtype)
-    columns = (one.view(-1, 1) for one in scales)
+    columns = (scale.view(-1, 1) for scale in scales)
     return out if tuned.serves(out, mat_a, w, *columns) else ORIGINAL
 
 
@@ -452,7 +452,7 @@ HOOKS = (
         moe_align_block_size,
     ),
     Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
-    *(replace(one, all_rows=False) for one in _PRODUCTS),
+    *(replace(hook, all_rows=False) for hook in _PRODUCTS),
     Hook(
         "gemm_invariant",
         "sglang.srt.batch_invariant_ops.batch_invariant_ops.matmul_persistent",

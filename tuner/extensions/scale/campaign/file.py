@@ -56,7 +56,10 @@ _MOST_JOBS = 1000
 DEVICES = ("auto", "cuda", "hip", "opencl", "recorded", "host")
 _NUMBERED = re.compile(r"(hip|opencl):[0-9]{1,4}")
 # What `tune record` takes of the settings.
-_RECORDING = {"record", *(one.name for one in SETTINGS.values() if RECORD in one.commands)}
+_RECORDING = {
+    "record",
+    *(setting.name for setting in SETTINGS.values() if RECORD in setting.commands),
+}
 
 
 def _time(value: str) -> str:
@@ -230,17 +233,21 @@ class _CampaignReader:
             except TunerError as error:
                 self._add(error, number)
         self._check_names(entries)
-        needy = sum(one.needs_gpu for one in entries)
+        needy = sum(entry.needs_gpu for entry in entries)
         gpus = self._gpus() if needy else ()
         at_once = min(needy, len(gpus)) + min(len(entries) - needy, self._model.parallel)
         compilers = max(1, len(os.sched_getaffinity(0)) // max(1, at_once))
-        jobs = [made for one in entries if (made := self._job(one, compilers)) is not None]
+        jobs = [
+            campaign_job
+            for entry in entries
+            if (campaign_job := self._job(entry, compilers)) is not None
+        ]
         self._raise_problems()
         time_s = None
         if self._model.time:
             # Not all may be reached, so what stands first in the file comes first.
             time_s, jobs = duration_s(self._model.time), [replace(job, cost=0.0) for job in jobs]
-        recorded = tuple(one.name for one in entries if one.lacks_gpu)
+        recorded = tuple(entry.name for entry in entries if entry.lacks_gpu)
         path, parallel = self._document.path, self._model.parallel
         return CampaignPlan(path, self._folder, tuple(jobs), gpus, parallel, time_s, recorded)
 
@@ -288,7 +295,7 @@ class _CampaignReader:
             given = {name: value for name, value in given.items() if name in _RECORDING}
         if "time" in given:
             given["time_s"] = duration_s(given.pop("time"))
-        kept = {one.name for one in settings_in(RunSettings)}
+        kept = {setting.name for setting in settings_in(RunSettings)}
         called = {name: given.pop(name) for name in given.keys() - kept}
         check_settings(given, called, self._base, partial(self._about, number))
         how = self._words(number, {name: called[name] for name in SETTINGS if name in called})
@@ -303,13 +310,14 @@ class _CampaignReader:
             given["space"] = self._path(job.space)
         if job.workloads is not None:
             given["workloads"] = [
-                ",".join(f"{axis}={size}" for axis, size in one.items()) for one in job.workloads
+                ",".join(f"{axis}={size}" for axis, size in workload.items())
+                for workload in job.workloads
             ]
         return given, record, how
 
     def _words(self, number: int, called: dict[str, Any]) -> tuple[str, ...]:
         """Write what no session keeps as options."""
-        reaching = {one.name: one for one in settings_in(ReachSettings)}
+        reaching = {setting.name: setting for setting in settings_in(ReachSettings)}
         for name, value in called.items():
             if name in reaching and "cluster" not in called:
                 raise self._error(f"`{name}` needs `cluster`", number, name, remedy="name one")
@@ -338,14 +346,14 @@ class _CampaignReader:
         if not matches:
             remedy = "a pattern starts from the folder of this file"
             raise self._error(f"no file matches {job.kernel!r}", number, "kernel", remedy=remedy)
-        for one in matches:
-            require_kernel(one)
+        for match in matches:
+            require_kernel(match)
         return matches
 
     def _require_small(self, start: Path, pattern: str, number: int) -> None:
         """Refuse what nobody means, before it is looked through."""
         seen, walked = 0, os.walk(start) if "**" in pattern else ()
-        if start == Path(start.anchor) or any(start.is_relative_to(one) for one in _SYSTEM):
+        if start == Path(start.anchor) or any(start.is_relative_to(path) for path in _SYSTEM):
             seen = _MOST_ENTRIES + 1
         for _, folders, files in walked:
             if (seen := seen + len(folders) + len(files)) > _MOST_ENTRIES:
@@ -358,33 +366,37 @@ class _CampaignReader:
     def _check_names(self, entries: list[_Entry]) -> None:
         seen: dict[str, _Entry] = {}
         recorded: dict[Path, _Entry] = {}
-        for one in entries:
-            if not _NAME.fullmatch(one.name):
+        for entry in entries:
+            if not _NAME.fullmatch(entry.name):
                 remedy = "up to 200 letters, digits, `_`, `-` and `.` make the name of a folder"
-                error = self._error(f"{one.name!r} is no name for a job", one.number, remedy=remedy)
+                error = self._error(
+                    f"{entry.name!r} is no name for a job", entry.number, remedy=remedy
+                )
                 self._problems.append(error)
-            if one.name in _OWN_FILES or one.name.endswith(".log"):
-                message = f"{one.name!r} is what a file of the campaign's own may be called"
-                error = self._error(message, one.number, remedy="give the job another `name`")
+            if entry.name in _OWN_FILES or entry.name.endswith(".log"):
+                message = f"{entry.name!r} is what a file of the campaign's own may be called"
+                error = self._error(message, entry.number, remedy="give the job another `name`")
                 self._problems.append(error)
-            if (other := seen.setdefault(one.name, one)) is not one:
-                self._problems.append(self._same_name(one, other))
-            if one.record and recorded.setdefault(one.kernel, one) is not one:
-                message = f"two jobs write the recording of {one.kernel.name}"
+            if (other := seen.setdefault(entry.name, entry)) is not entry:
+                self._problems.append(self._same_name(entry, other))
+            if entry.record and recorded.setdefault(entry.kernel, entry) is not entry:
+                message = f"two jobs write the recording of {entry.kernel.name}"
                 remedy = "record a kernel once, with one choice of its operator"
-                self._problems.append(self._error(message, one.number, remedy=remedy))
+                self._problems.append(self._error(message, entry.number, remedy=remedy))
 
-    def _same_name(self, one: _Entry, other: _Entry) -> InputError:
+    def _same_name(self, entry: _Entry, other: _Entry) -> InputError:
         where = self._document.line("jobs", other.number)
-        message = f"two jobs are called {one.name!r}: line {where} has it too"
+        message = f"two jobs are called {entry.name!r}: line {where} has it too"
         remedy = "give one of them a `name`"
-        if one.number == other.number:
+        if entry.number == other.number:
             # A name of its own would be that of both.
-            message = f"it comes to two jobs that are called {one.name!r}"
-            remedy = f"list {other.kernel} and {one.kernel} as jobs of their own, one with a `name`"
-            if one.kernel == other.kernel:
+            message = f"it comes to two jobs that are called {entry.name!r}"
+            remedy = (
+                f"list {other.kernel} and {entry.kernel} as jobs of their own, one with a `name`"
+            )
+            if entry.kernel == other.kernel:
                 remedy = "list each choice once"
-        return self._error(message, one.number, remedy=remedy)
+        return self._error(message, entry.number, remedy=remedy)
 
     def _check_gpus(self) -> None:
         asked = self._model.gpus or []

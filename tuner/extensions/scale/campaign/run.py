@@ -72,8 +72,8 @@ class JobProcess:
             except BlockingIOError:
                 return
             *lines, self._unread = (self._unread + content).split(b"\n")
-            for told in map(read_line, lines):
-                self.progress = told or self.progress
+            for progress in map(read_line, lines):
+                self.progress = progress or self.progress
             self.silent = not content
 
     def ended(self) -> int | None:
@@ -116,10 +116,10 @@ class JobProcess:
 
 def wait_for_any(processes: Sequence[JobProcess], timeout_s: float) -> None:
     """Wait until one of them tells something or closes its pipe, or for the time; read them all."""
-    telling = [one.pipe for one in processes if not one.silent]
+    telling = [process.pipe for process in processes if not process.silent]
     select.select(telling, (), (), timeout_s)
-    for one in processes:
-        one.read()
+    for process in processes:
+        process.read()
 
 
 def how_it_ended(code: int) -> str:
@@ -193,16 +193,16 @@ class Campaign:
     @property
     def idle_gpus(self) -> tuple[int, ...]:
         """The GPUs for which there is no job, as a job uses one."""
-        left = sum(one.job.needs_gpu and one.status == "waiting" for one in self._tracks)
+        left = sum(track.job.needs_gpu and track.status == "waiting" for track in self._tracks)
         return tuple(self._gpus[left:]) if left else ()
 
     @property
     def exit_code(self) -> int:
         """The worst of the jobs': that of a failure, else 130 where some are left, else 0."""
-        failed = {one.exit_code for one in self.states if one.status == "failed"}
+        failed = {state.exit_code for state in self.states if state.status == "failed"}
         if failed:
             return next((code for code in _SEVERITY if code in failed), 1)
-        return 0 if all(one.status == "done" for one in self.states) else INTERRUPTED
+        return 0 if all(state.status == "done" for state in self.states) else INTERRUPTED
 
     def run(self, listener: CampaignListener) -> tuple[JobState, ...]:
         """Run what is left to its end, or to the end of the time; return what became of each job.
@@ -255,8 +255,8 @@ class Campaign:
             return
         with held_back():
             track.place = (places.pop(0), track.job.needs_gpu)
-            known = self.ledger.jobs.get(track.job.name)
-            command = track.command(known.key if known else "")
+            record = self.ledger.jobs.get(track.job.name)
+            command = track.command(record.key if record else "")
             # Before the process: whatever it leaves behind is then known to be of these files.
             self.ledger.jobs[track.job.name] = track.record()
             self.ledger.save()
@@ -373,14 +373,14 @@ class Campaign:
 class _Track:
     """A job while its campaign runs."""
 
-    def __init__(self, job: CampaignJob, known: JobRecord | None) -> None:
-        same = known is not None and known.key == job.key
+    def __init__(self, job: CampaignJob, record: JobRecord | None) -> None:
+        same = record is not None and record.key == job.key
         there = job.session is None or (job.session / DATABASE).exists()
         self.job = job
         self.kept = False
         self.status: JobStatus = "waiting"
         self.exit_code: int | None = None
-        self.seconds = known.seconds if known and same else 0.0
+        self.seconds = record.seconds if record and same else 0.0
         self.outcome: JobOutcome | None = None
         self.process: JobProcess | None = None
         self.progress: RunProgress | None = None
@@ -389,7 +389,7 @@ class _Track:
         self.starts = self.kills = self.next_finish = 0
         self.since_s = 0.0
         self._created_s = time.monotonic()
-        if same and there and known is not None and known.exit_code == 0:
+        if same and there and record is not None and record.exit_code == 0:
             try:
                 self.outcome = outcome_of(self.job.session)
             except SessionError as error:
@@ -460,7 +460,7 @@ def outcome_of(session: Path | None) -> JobOutcome | None:
     if session is None or not (session / DATABASE).exists():
         return None
     with closing(Session.open(session, read_only=True)) as known:
-        tuned = [one.speedup for one in known.results() if not one.workload.held_out]
+        tuned = [result.speedup for result in known.results() if not result.workload.held_out]
         device, on_cpu, recorded = (
             known.environment.get(name, "") for name in ("device", "on_cpu", "recorded")
         )

@@ -207,8 +207,8 @@ class Cluster:
                 raise self._down
             slots = list(self._slots.values())
             for some in (sample(slots, min(len(slots), ASKED_SLOTS)), slots):
-                if able := [one for one in some if one.compiles(on_cpu=on_cpu)]:
-                    return min(able, key=lambda one: one.under_way / one.info.compilers)
+                if able := [slot for slot in some if slot.compiles(on_cpu=on_cpu)]:
+                    return min(able, key=lambda slot: slot.under_way / slot.info.compilers)
             await asyncio.sleep(TAKE_AGAIN_S)
         raise DeviceLost("no worker of the cluster is left that can compile", remedy=NO_SLOT)
 
@@ -346,9 +346,9 @@ class Cluster:
         told = False
         while True:
             await self._look()
-            found = [slot.info for slot in wanted.among(self._living())]
-            if found or self._left_out or time.monotonic() > ends_s:
-                return found
+            infos = [slot.info for slot in wanted.among(self._living())]
+            if infos or self._left_out or time.monotonic() > ends_s:
+                return infos
             if not told:
                 self._say_what_is_waited_for(wanted, wait_s)
                 told = True
@@ -422,8 +422,8 @@ class Cluster:
         return said
 
     def _living(self) -> list[MemberSlot]:
-        found = (slot for slot in self._slots.values() if not slot.gone.done())
-        return sorted(found, key=lambda slot: slot.info.name)
+        slots = (slot for slot in self._slots.values() if not slot.gone.done())
+        return sorted(slots, key=lambda slot: slot.info.name)
 
     def _tell_of_left_out(self) -> None:
         for name, (why, _) in self._left_out.items():
@@ -458,25 +458,25 @@ class Cluster:
             self._lose(self._slots.pop(name), "has left the cluster")
 
     def _note_worker(self, info: SlotInfo, address: str, last_seen: float) -> None:
-        known = self._slots.get(info.slot)
-        if known is not None and known.refused:
-            self._left_out[info.name] = known.refused
+        slot = self._slots.get(info.slot)
+        if slot is not None and slot.refused:
+            self._left_out[info.name] = slot.refused
             return
-        if known is not None and known.hangs:
+        if slot is not None and slot.hangs:
             return
-        if known is None or known.gone.done():
+        if slot is None or slot.gone.done():
             if wrong := other_version(info):
                 self._left_out[info.name] = (wrong, SAME_VERSION)
                 return
-            if known is not None and known.last_seen == last_seen:
+            if slot is not None and slot.last_seen == last_seen:
                 return  # as silent as when it was lost
-            known = MemberSlot(info, address, self._loop.create_future())
-            self._slots[info.slot] = known
+            slot = MemberSlot(info, address, self._loop.create_future())
+            self._slots[info.slot] = slot
         now_s = time.monotonic()
-        if last_seen != known.last_seen:
-            known.last_seen, known.heard_s = last_seen, now_s
-        elif now_s - known.heard_s > self.settings.timeouts.silent_s:
-            self._lose(known, f"was silent for {self.settings.timeouts.silent_s:g} s")
+        if last_seen != slot.last_seen:
+            slot.last_seen, slot.heard_s = last_seen, now_s
+        elif now_s - slot.heard_s > self.settings.timeouts.silent_s:
+            self._lose(slot, f"was silent for {self.settings.timeouts.silent_s:g} s")
 
     async def _watch(self) -> None:
         """Find out who is lost, and hold what this run has taken."""

@@ -129,9 +129,9 @@ class RemoteGpu(RemoteDevice):
     capabilities = RemoteDevice.capabilities | {"machine_code", "sanitizer", "counters", "energy"}
 
     def watchers(self) -> Watchers:
-        told: ToldWatchers = self.call_part(WATCHERS, "")
-        tools = tuple(RemotePart(self, kind) for kind in told.kinds)
-        return Watchers(tools, told.compile_options, told.largest_bytes)
+        told_watchers: ToldWatchers = self.call_part(WATCHERS, "")
+        tools = tuple(RemotePart(self, kind) for kind in told_watchers.kinds)
+        return Watchers(tools, told_watchers.compile_options, told_watchers.largest_bytes)
 
     def counters(self) -> RemotePart:
         return RemotePart(self, COUNTERS)

@@ -146,18 +146,18 @@ class FileStore:
         if folder.is_dir():
             os.utime(folder)
             return folder
-        made = folder.with_name(f".{folder.name}.{os.getpid()}.{time.monotonic_ns()}")
+        path = folder.with_name(f".{folder.name}.{os.getpid()}.{time.monotonic_ns()}")
         for name in subfolders:
-            (made / name).mkdir(parents=True, exist_ok=True)
-        made.mkdir(exist_ok=True)
+            (path / name).mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
         for name, digest in files:
-            place = made / _inside(name)
+            place = path / _inside(name)
             place.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(place, read_regular(self._place(digest)))
         try:
-            made.rename(folder)
+            path.rename(folder)
         except OSError:  # another process was first
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
         return folder
 
     def prune(self, kept_s: float = KEPT_S) -> None:

@@ -48,14 +48,14 @@ class Wanted:
 
     def among(self, slots: Sequence[MemberSlot]) -> list[MemberSlot]:
         """Choose; raise `InputError` where GPUs of several models would be used."""
-        found = [slot for slot in slots if self._fits(slot.info)]
-        models = sorted({slot.info.model for slot in found})
+        member_slots = [slot for slot in slots if self._fits(slot.info)]
+        models = sorted({slot.info.model for slot in member_slots})
         if len(models) > 1:
             raise InputError(
                 f"the cluster has GPUs of {len(models)} models: {', '.join(models)}",
                 remedy=f"choose one with --gpu-model, such as --gpu-model '{models[0]}'",
             )
-        return found
+        return member_slots
 
     def refusal(self, slots: Sequence[MemberSlot]) -> str:
         """Say why there is no slot, and what there is."""

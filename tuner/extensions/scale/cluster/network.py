@@ -270,7 +270,7 @@ def unreachable(address: str, timeout_s: float) -> str:
 
 def _last(error: BaseException) -> str:
     """Return the innermost reason, which names what happened."""
-    said = [str(one) for one in _causes(error) if str(one)]
+    said = [str(cause) for cause in _causes(error) if str(cause)]
     if not said and isinstance(error, TimeoutError):
         return "nothing was heard in time"
     return said[-1] if said else type(error).__name__

@@ -229,9 +229,11 @@ class _Tools:
         self.parts: dict[str, Watcher | Counters] = {}
         self.told = ToldWatchers((), (), 0)
         if "sanitizer" in device.capabilities:
-            found = device.watchers()
-            self.parts = {tool.kind: tool for tool in found.tools}
-            self.told = ToldWatchers(tuple(self.parts), found.compile_options, found.largest_bytes)
+            watchers = device.watchers()
+            self.parts = {tool.kind: tool for tool in watchers.tools}
+            self.told = ToldWatchers(
+                tuple(self.parts), watchers.compile_options, watchers.largest_bytes
+            )
         if "counters" in device.capabilities:
             self.parts[COUNTERS] = device.counters()
 

@@ -136,9 +136,9 @@ class _Attempt:
         score = score_of(subject, verdicts, datetime.now(UTC).date().isoformat())
         survivors = [v.mutant for v in verdicts if v.verdict is Judgement.SURVIVED]
         places = (
-            f"{subject.path.name}:{one.line}:{one.column}: `{one.identity.change}` in "
-            f"`{one.identity.line}`"
-            for one in survivors
+            f"{subject.path.name}:{survivor.line}:{survivor.column}: `{survivor.identity.change}` "
+            f"in `{survivor.identity.line}`"
+            for survivor in survivors
         )
         left = len(subject.reached) - score.equivalent - score.stillborn
         return score.model_copy(
@@ -158,15 +158,17 @@ class _Attempt:
         """Choose the workloads on which the unchanged kernel is verified soon enough."""
         run, spec = self._run, self._run.plan.spec
         edges = run.verification.edge_cases
-        known = [w for w in edges if spec.footprint_bytes(w) <= LARGEST_EDGE_CASE_BYTES]
+        workloads = [w for w in edges if spec.footprint_bytes(w) <= LARGEST_EDGE_CASE_BYTES]
         sized = sorted(run.plan.config.workloads, key=spec.footprint_bytes)
         small = [w for w in sized if spec.footprint_bytes(w) <= LARGEST_BYTES][:2]
-        known += small or ([] if known and run.device.info.on_cpu else sized[:1])
+        workloads += small or ([] if workloads and run.device.info.on_cpu else sized[:1])
         chosen, all_s = list[Workload](), 0.0
         subject = self._subject_on(())
         bench = Bench(subject, run.device, compiler, ())
         near = run.verification.near
-        for workload in sorted({*known}, key=lambda one: (one in near, spec.footprint_bytes(one))):
+        for workload in sorted(
+            {*workloads}, key=lambda one: (one in near, spec.footprint_bytes(one))
+        ):
             if not subject.launches(workload):
                 continue
             began_s = time.monotonic()
@@ -221,7 +223,9 @@ class _Attempt:
             evaluator = watch.evaluator_of(self._run.plan)
             device = _Watched(watch.watcher)
             # As in a run, on none of which nobody says that the kernel takes them.
-            listed = tuple(one for one in subject.small_workloads if one not in subject.near)
+            listed = tuple(
+                workload for workload in subject.small_workloads if workload not in subject.near
+            )
             return Bench(subject, device, evaluator.compiler, listed or subject.small_workloads[:1])
         raise DeviceError("no tool is open that watches every access")
 

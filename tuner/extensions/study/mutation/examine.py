@@ -134,9 +134,9 @@ class Bench(Compilations):
         for workload in self.workloads:
             if workload in self._subject.near:
                 continue  # `takes` it
-            found = self.verify_original(workload)
-            if found.status is not Status.CORRECT:
-                message = f"fails unchanged on {workload}: {found.status}: {found.reason}"
+            outcome = self.verify_original(workload)
+            if outcome.status is not Status.CORRECT:
+                message = f"fails unchanged on {workload}: {outcome.status}: {outcome.reason}"
                 remedy = "a check that the kernel itself does not pass tells nothing of mutants"
                 raise KernelError(message, path=path, remedy=remedy)
 
@@ -165,12 +165,12 @@ class Bench(Compilations):
                 continue
             same = False
             program = self._subject.program(text, workload, result)
-            found = self._device.verify(replace(program, config=_BROKEN))
-            if found.status is Status.INCORRECT and workload in self._subject.near:
+            outcome = self._device.verify(replace(program, config=_BROKEN))
+            if outcome.status is Status.INCORRECT and workload in self._subject.near:
                 # As a finalist has it: see `Verification.verify`.
-                found = self._device.verify(replace(program, config=_BROKEN))
-            if found.status is not Status.CORRECT:
-                reason = f"{found.status}: {found.reason}"
+                outcome = self._device.verify(replace(program, config=_BROKEN))
+            if outcome.status is not Status.CORRECT:
+                reason = f"{outcome.status}: {outcome.reason}"
                 return MutantVerdict(mutant, Judgement.KILLED, reason, workload), False
         return None, same
 
@@ -243,12 +243,12 @@ class Examiner:
 
     def _same_on_gpu(self, mutant: Mutant, *, otherwise: bool) -> bool:
         # `otherwise` where the GPU's compiler refuses the original
-        known: set[CompileRequest] = set()
+        requests: set[CompileRequest] = set()
         for workload in self._subject.workloads:
             text = self._subject.mutate(workload, mutant)
-            if text is None or (request := self._subject.request(text, workload)) in known:
+            if text is None or (request := self._subject.request(text, workload)) in requests:
                 continue
-            known.add(request)
+            requests.add(request)
             original = self._twin.original(workload)
             if not original.ok:
                 return otherwise
@@ -414,7 +414,7 @@ def mutate(
         except KeyboardInterrupt:
             pass
         seconds = time.perf_counter() - started_s
-    found = MutationReport(
+    report = MutationReport(
         subject=subject,
         score=score_of(subject, verdicts, datetime.now(UTC).date().isoformat()),
         verdicts=tuple(verdicts),
@@ -424,57 +424,57 @@ def mutate(
         unsanitized=examiner.unsanitized,
     )
     if session is not None and complete:
-        save_score(session, found.score)
-    return found
+        save_score(session, report.score)
+    return report
 
 
-def as_object(found: MutationReport) -> dict[str, object]:
+def as_object(report: MutationReport) -> dict[str, object]:
     """Make the object that `--json` prints."""
-    subject, score = found.subject, found.score
+    subject, score = report.subject, report.score
     return {
         "kernel": score.kernel,
         "space": str(subject.spec.path),
         "source": str(subject.path),
         "subject": score.subject,
         "device": score.device,
-        "complete": found.complete,
+        "complete": report.complete,
         "share": score.share,
         "mutants": score.mutants,
         "examined": score.examined,
-        "counts": {one.value: getattr(score, one) for one in Judgement},
+        "counts": {judgement.value: getattr(score, judgement) for judgement in Judgement},
         "workloads": [workload.values for workload in subject.workloads],
-        "unsanitized": found.unsanitized,
-        "seconds": round(found.seconds, 1),
-        "wrong_marks": [str(v.mutant.identity) for v in found.verdicts if v.mark_is_wrong],
+        "unsanitized": report.unsanitized,
+        "seconds": round(report.seconds, 1),
+        "wrong_marks": [str(v.mutant.identity) for v in report.verdicts if v.mark_is_wrong],
         "survivors": [
-            {**_describe(one.mutant, subject), "diff": subject.diff(one.mutant)}
-            for one in found.survivors
+            {**_describe(survivor.mutant, subject), "diff": subject.diff(survivor.mutant)}
+            for survivor in report.survivors
         ],
         "verdicts": [
             {
-                **_describe(one.mutant, subject),
-                "fate": one.verdict,
-                "reason": one.reason,
-                "marked": one.mark is not None,
-                "workload": one.workload.values if one.workload else None,
+                **_describe(verdict.mutant, subject),
+                "fate": verdict.verdict,
+                "reason": verdict.reason,
+                "marked": verdict.mark is not None,
+                "workload": verdict.workload.values if verdict.workload else None,
             }
-            for one in found.verdicts
+            for verdict in report.verdicts
         ],
     }
 
 
-def as_text(found: MutationReport) -> Iterator[str]:
+def as_text(report: MutationReport) -> Iterator[str]:
     """Lay the findings out for a terminal: the survivors first, the share at the end."""
-    subject, score = found.subject, found.score
-    for verdict in found.survivors:
+    subject, score = report.subject, report.score
+    for verdict in report.survivors:
         mutant = verdict.mutant
         why = f" ({verdict.reason})" if verdict.reason else ""
         place = f"{subject.path}:{subject.place(mutant)}"
         yield f"survived: {place}: {mutant.identity.operator}{why}"
         yield subject.diff(mutant)
-        yield f"If no result can differ, put this under `{subject.group}:` in {found.marks}:"
+        yield f"If no result can differ, put this under `{subject.group}:` in {report.marks}:"
         yield f"{entry(mutant.identity, 'why no result can differ')}\n"
-    for verdict in found.verdicts:
+    for verdict in report.verdicts:
         if verdict.mark_is_wrong:
             yield f"marked equivalent, but caught: {verdict.mutant.identity}\n  {verdict.reason}"
     what = "the baseline" if subject.config is None else f"the template at {subject.name}"
@@ -483,11 +483,11 @@ def as_text(found: MutationReport) -> Iterator[str]:
     yield (
         f"{score.killed} killed, {score.survived} survived, {score.equivalent} equivalent, "
         f"{score.stillborn} do not compile; {score.examined} of {score.mutants} mutants in "
-        f"{found.seconds:.0f} s"
+        f"{report.seconds:.0f} s"
     )
     yield "verified on " + ", ".join(map(str, subject.workloads))
-    if found.unsanitized:
-        yield f"survivors were not run under the sanitizers: {found.unsanitized}"
+    if report.unsanitized:
+        yield f"survivors were not run under the sanitizers: {report.unsanitized}"
 
 
 def _describe(mutant: Mutant, subject: MutationSubject) -> dict[str, object]:

@@ -117,8 +117,8 @@ def keep_reached(
         # what a macro stands for takes the place of the source's own definition of it
         names = (name for name, value in macros.items() if value == definition.name)
         defined += [definition, *(replace(definition, name=name) for name in names)]
-    found = replace(source, definitions=tuple(defined))
-    spans = found.reachable(source.kernel(name) for name in kernels)
+    file = replace(source, definitions=tuple(defined))
+    spans = file.reachable(source.kernel(name) for name in kernels)
     return tuple(
         mutant
         for mutant in mutants

@@ -71,7 +71,7 @@ class MutationSubject:
             return self.chosen
         found = []
         for kind in (self.spec.tuned, self.spec.held_out):
-            usable = [one for one in kind if self._usable(one, LARGEST_BYTES)]
+            usable = [workload for workload in kind if self._usable(workload, LARGEST_BYTES)]
             found += sorted(usable, key=self.spec.footprint_bytes)[:OF_EACH_KIND]
         edge_cases = (*self.spec.edge_cases, *self.near)
         found += [w for w in edge_cases if self._usable(w, LARGEST_EDGE_CASE_BYTES)]
@@ -249,22 +249,22 @@ class Marks:
 
         Raises `SpaceError` for a mark of this subject that no mutant has.
         """
-        known = {mutant.identity: mutant for mutant in subject.mutants}
+        mutants = {mutant.identity: mutant for mutant in subject.mutants}
         config = subject.config
         marks = self.model.baseline if config is None else self.model.template
         found = {}
         for number, mark in enumerate(marks):
             if config is not None and any(config[n] != v for n, v in mark.config.items()):
                 continue
-            if mark.identity not in known:
-                names = {str(identity): identity for identity in known}
+            if mark.identity not in mutants:
+                names = {str(identity): identity for identity in mutants}
                 near = get_close_matches(str(mark.identity), names, 1, cutoff=0.0)
                 message = f"no mutant of the {subject.group} is {mark.identity}"
                 remedy = "there is none"
                 if near:
                     remedy = f"the nearest is:\n{entry(names[near[0]], 'your reason')}"
                 raise self.document.error(message, subject.group, number, remedy=remedy)
-            found[known[mark.identity]] = mark.reason
+            found[mutants[mark.identity]] = mark.reason
         return found
 
 
