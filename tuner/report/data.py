@@ -321,11 +321,6 @@ def from_session(
         for event in session.events(MachineCodeCompared)
         if any(event.is_of(result) for result in results)
     ]
-    default = None
-    for first in session.candidates()[:1]:
-        with suppress(TunerError):  # written by another version
-            document = parse(first.space_text, Path(first.name))
-            default = search_space(document, validate_space(document)).default
     shown = {f"operator {name}": value for name, value in config.operators.items()}
     shown |= {k: v for k, v in environment.items() if k not in _SHOWN_ELSEWHERE}
     data = ReportData(
@@ -341,7 +336,7 @@ def from_session(
         # The roofline is a GPU's: on a CPU, time goes where no kernel can save any.
         streaming_gbps=None if on_cpu else rate,
         dynamic_shared_bytes=dict(_find_shared_sizes([one.trial for one in records], session)),
-        default=default,
+        default=_read_default(session),
         baseline_bits={
             key: correctness.bits
             for key, correctness in checked.items()
@@ -402,16 +397,26 @@ def from_session(
 
         author, profiled = author_of(session), tuple(profiles(session))
         data = replace(data, author=author, rounds=rounds(session), profiles=profiled)
-    if spec is None:
-        return data
+    return data if spec is None else _with_spec(data, session, spec)
+
+
+def _read_default(session: Session) -> Config | None:
+    for first in session.candidates()[:1]:
+        with suppress(TunerError):  # written by another version
+            document = parse(first.space_text, Path(first.name))
+            return search_space(document, validate_space(document)).default
+    return None
+
+
+def _with_spec(data: ReportData, session: Session, spec: KernelSpec) -> ReportData:
     operations, workloads = spec.operations, [result.workload for result in data.results]
     return replace(
         data,
         baseline_source=read_text(spec.source),
         traffic_bytes={w.key: spec.min_bytes.integer(w.values) for w in workloads},
         operations={w.key: operations.integer(w.values) for w in workloads} if operations else {},
-        weights={w.key: spec.weight_of(w) for w in config.workloads},
-        compute_roof=_compute_roof(spec.peak, environment),
+        weights={w.key: spec.weight_of(w) for w in session.manifest.config.workloads},
+        compute_roof=_compute_roof(spec.peak, session.environment),
         surroundings={surrounding.name: str(surrounding) for surrounding in spec.surroundings},
         declared=Declared(
             spec.edge_cases,
