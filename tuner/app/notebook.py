@@ -33,7 +33,7 @@ class Bars:
     def __repr__(self) -> str:
         shown = self.progress
         done = sum(workload.done for workload in shown.workloads)
-        budget = sum(progress.budget for progress in shown.workloads)
+        budget = sum(workload.budget for workload in shown.workloads)
         return f"{shown.kernel}: {PHASES[shown.phase]}, {done:,} of {budget:,} trials"
 
     def _repr_html_(self) -> str:

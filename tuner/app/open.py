@@ -173,9 +173,9 @@ def restrict_to_recording(plan: Plan, device: Device, say: Callable[[str], None]
     if not held or held == workloads:
         return plan
     lacking = [one for one in workloads if one not in held]
-    by_lacking = len(lacking) <= len(held)
-    keys = " ".join(workload.key for workload in (lacking if by_lacking else held))
-    named = f"{', not' if by_lacking else ':'} {keys}"
+    names_lacking = len(lacking) <= len(held)
+    keys = " ".join(workload.key for workload in (lacking if names_lacking else held))
+    named = f"{', not' if names_lacking else ':'} {keys}"
     say(f"the recording holds {len(held)} of the space's {len(workloads)} workloads{named}")
     return replace(plan, config=replace(plan.config, workloads=held))
 

@@ -355,7 +355,8 @@ def _damage_error(path: Path, found: str) -> SessionError:
 
 def _require_free(directory: Path) -> None:
     present = [name for name in _WRITTEN_OVER if (directory / name).exists()]
-    if present and not (directory / DATABASE).exists():
+    # A session whose database was deleted, to begin anew, still has its lock.
+    if present and not any((directory / name).exists() for name in (DATABASE, LOCK)):
         raise SessionError(
             f"the folder is no session's, and a run would write over its {present[0]}",
             path=directory,

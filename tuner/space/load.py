@@ -178,7 +178,7 @@ def _spec(document: Document, model: SpaceModel, space: SearchSpace) -> KernelSp
     names = frozenset({*model.axes, *model.operator})
     of_axes = ExpressionReader(document, names)
     of_launches = ExpressionReader(document, names | DEVICE_NAMES)
-    defined = {definition.name: definition.expression for definition in space.derived}
+    defined = {derived.name: derived.expression for derived in space.derived}
     of_configs = ExpressionReader(document, names | DEVICE_NAMES | set(space.names), defined)
     arguments = _arguments(of_axes, model, space)
     users = tuple(argument for argument in arguments if not argument.added)

@@ -189,7 +189,7 @@ class Template:
         launch only.
         """
         operators = {operator.name for operator in spec.operators}
-        derived = {definition.name: definition.expression for definition in space.derived}
+        derived = {each.name: each.expression for each in space.derived}
         known = {*space.names, *spec.axes, *operators, *derived}
         for name in sorted(self.uses - known, key=lambda name: self._places[name]):
             remedy = f"declare it under `parameters` in {spec.path.name}; "

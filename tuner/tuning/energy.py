@@ -32,7 +32,7 @@ def next_config(timed: Sequence[Trial], account: Account, objective: Objective) 
     `timed` is ordered by time. The first half are the fastest; the others are, of those that can
     still win, the most unlike those measured, for the fastest few are often all but the same.
     """
-    measured = [variant.variant for variant in account.variants if variant.variant is not None]
+    measured = [each.variant for each in account.variants if each.variant is not None]
     new = (trial for trial in timed if trial.variant not in measured)
     left = [trial for trial in new if can_win(trial, account, objective)]
     if not left or len(measured) >= MOST_CONFIGS:

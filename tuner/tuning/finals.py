@@ -363,7 +363,7 @@ class Finals:
         winner = comparison.finalists.index(chosen)
         found = compare_with_baseline(comparison, winner + 1, self._plan.config.seed)
         workload = comparison.workload
-        trial = next(variant for variant in finalists if variant.variant == chosen)
+        trial = next(finalist for finalist in finalists if finalist.variant == chosen)
         traffic = self._plan.spec.min_bytes.integer(workload.values)
         isolated, alone = comparison.isolated_us, comparison.alone_us
         rate = self._device.info.streaming_gbps

@@ -230,14 +230,16 @@ class Verification:
         spec, on_cpu, kept = self.plan.spec, self.device.info.on_cpu, self.candidates.kept
         listed = (*self.plan.config.workloads, *spec.edge_cases)
         by_rows = sorted(listed, key=lambda workload: workload.values[rows.axis])
-        for problem, largest in {spec.problem_of(row): row for row in by_rows}.items():
+        for problem, largest in {
+            spec.problem_of(workload): workload for workload in by_rows
+        }.items():
             own = {n.values[rows.axis] for n in listed if spec.problem_of(n) == problem}
             known = own | {n for n in ROWS if n <= max(own)}
             drawn = draw_sizes(known, secrets.SystemRandom())
             sizes = [rows.sized(largest, n) for n in sorted({*known, *drawn})]
             if on_cpu:
-                sizes = [size for size in sizes if spec.footprint_bytes(size) <= LARGEST_HOST_BYTES]
-            taken = [size for size in sizes if size in listed or takes(size)]
+                sizes = [w for w in sizes if spec.footprint_bytes(w) <= LARGEST_HOST_BYTES]
+            taken = [workload for workload in sizes if workload in listed or takes(workload)]
             self._sizes[problem] = taken
             kept.sizes[problem] = tuple(
                 workload for workload in taken if workload.values[rows.axis] in ROWS

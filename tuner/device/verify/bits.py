@@ -120,11 +120,11 @@ def count_turns(rows: Invariance, spec: KernelSpec, workload: Workload) -> int:
 def draw_sizes(known: Collection[int], chance: random.Random) -> list[int]:
     """Draw a size between powers of two that none is known between, and one above the largest."""
     most = max(known)
-    octaves = [(1 << n, (2 << n) - 1) for n in range(most.bit_length() - 1)]
+    between = [((1 << n) + 1, (2 << n) - 1) for n in range(1, most.bit_length() - 1)]
     empty = (
-        octave for octave in octaves if not any(octave[0] <= size <= octave[1] for size in known)
+        bounds for bounds in between if not any(bounds[0] <= size <= bounds[1] for size in known)
     )
-    return [chance.randint(*one) for one in (*empty, (most + 1, 2 * most))]
+    return [chance.randint(*bounds) for bounds in (*empty, (most + 1, 2 * most))]
 
 
 def place_probes(size: int, turn: int, probes: int, seed: int) -> dict[int, int]:

@@ -80,12 +80,12 @@ def jobs_of(
     """Say what to tune: for each shape all numbers of rows, whose bits are one problem."""
     return tuple(
         TuningJob(
-            product.session.name,
+            job.session.name,
             KERNEL,
             {"ENGINE": engine},
-            tuple(f"M={count},N={product.product.n},K={product.product.k}" for count in rows),
+            tuple(f"M={count},N={job.product.n},K={job.product.k}" for count in rows),
         )
-        for product in wanted
+        for job in wanted
     )
 
 

@@ -106,7 +106,7 @@ def product_table(
         for product, rows in _group_by_product(winners.dispatch, wrong).items():
             configs = _choose(rows, one_step=engine == "vllm")
             name = f"N={product.n}, K={product.k}"
-            speedup = geometric_mean([config.speedup for config in configs.values()])
+            speedup = geometric_mean([row.speedup for row in configs.values()])
             product_configs = products.get(product)
             if speedup < 1.0:
                 notes.append(f"{name}: {TITLES[engine]}'s own is {1 / speedup:.2f}x as fast")
@@ -198,8 +198,8 @@ def _choose(rows: _Rows, *, one_step: bool) -> Mapping[int, _Row]:
         return {most: configs[0] for most, configs in rows.items()}
     by_step: dict[object, dict[int, _Row]] = {}
     for most, configs in rows.items():
-        for config in configs:
-            by_step.setdefault(config.config["BLOCK_SIZE_K"], {}).setdefault(most, config)
+        for row in configs:
+            by_step.setdefault(row.config["BLOCK_SIZE_K"], {}).setdefault(most, row)
 
     def cost(step: object) -> tuple[int, float]:
         chosen = by_step[step].items()

@@ -78,8 +78,9 @@ def invariant_product(
     tuned: Tuned, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None
 ) -> Any:
     """Multiply rows by weights as deterministic modes do, to which they come transposed."""
-    if bias is not None or not are_whole(a, b.t()):
+    if bias is not None or not b.t().is_contiguous():
         return ORIGINAL
+    a = a.contiguous()  # one row of a slice is so anyway: who multiplies may not depend on that
     out = a.new_empty(a.shape[0], b.shape[1])
     return out if tuned.serves(out, a, b.t()) else ORIGINAL
 
