@@ -27,16 +27,16 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_495,
-    "runtime": 2_545,
+    "core": 47_500,
+    "runtime": 2_550,
     "export": 4_245,
     "engines": 5_010,
-    "draft": 17_175,
+    "draft": 17_170,
     "agents": 8_185,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,
-    "study": 3_830,
+    "study": 3_845,
     "compat": 1_705,
     "tests": 86_835,
     "docs": 4_985,

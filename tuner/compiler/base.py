@@ -1,4 +1,4 @@
-"""The seam between whoever needs a kernel compiled and a compiler, and those that pass it on."""
+"""The seam of compilers, what they say, and those of Python."""
 
 from __future__ import annotations
 

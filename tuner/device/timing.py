@@ -1,4 +1,4 @@
-"""How long to measure, what timed calls meet, and which of their results are judged."""
+"""How long to measure, what timed calls meet, and which results are judged, by lot."""
 
 from __future__ import annotations
 

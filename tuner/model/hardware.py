@@ -394,8 +394,8 @@ _CDNA = AmdLimits(
     cache_bytes=8 << 20,
 )
 _AMD_LIMITS = {
-    amd.architecture: amd
-    for amd in (
+    limits.architecture: limits
+    for limits in (
         _CDNA,
         replace(_CDNA, architecture="gfx942", multiprocessors=304, cache_bytes=256 << 20),
         replace(

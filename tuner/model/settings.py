@@ -311,15 +311,15 @@ def _all_in_order() -> dict[str, Setting]:
     listed: list[Setting] = []
     for declaring in (Settings, RunSettings, CallSettings, ReachSettings):
         place = len(listed)
-        for setting in settings_in(declaring):
+        for stated in settings_in(declaring):
             names = [other.name for other in listed]
-            if setting.name in names:
+            if stated.name in names:
                 continue  # inherited
-            if setting.after:
-                place = names.index(setting.after) + 1 if setting.after in names else 0
-            listed.insert(place, setting)
+            if stated.after:
+                place = names.index(stated.after) + 1 if stated.after in names else 0
+            listed.insert(place, stated)
             place += 1
-    return {setting.name: setting for setting in listed}
+    return {stated.name: stated for stated in listed}
 
 
 SETTINGS = _all_in_order()
@@ -369,7 +369,7 @@ def read(declaring: type[Given], given: GivenSettings) -> Given:
 
 def _explain_mistake(declaring: type, mistake: Mapping[str, Any]) -> InputError:
     name, message = str(mistake["loc"][0]), mistake["msg"]
-    settings = {setting.name: setting for setting in settings_in(declaring)}
+    settings = {stated.name: stated for stated in settings_in(declaring)}
     if name not in settings:
         hint = suggest_name(name, settings)
         remedy = f"{hint}there are: {', '.join(settings)}"
@@ -389,8 +389,8 @@ def _model(declaring: type) -> type[BaseModel]:
 
     hints = get_type_hints(declaring)
     typed: Any = {
-        setting.name: (_add_range(setting, hints[setting.name]), None)
-        for setting in settings_in(declaring)
+        stated.name: (_add_range(stated, hints[stated.name]), None)
+        for stated in settings_in(declaring)
     }
     strict = ConfigDict(extra="forbid", strict=True)
     made: type[BaseModel] = create_model(declaring.__name__, __config__=strict, **typed)
@@ -431,12 +431,12 @@ def offering(
         offered: dict[str, Any] = {"__doc__": model.__doc__, "__module__": model.__module__}
         for declaring in (RunSettings, CallSettings, ReachSettings):
             hints = get_type_hints(declaring)
-            for setting in settings_in(declaring):
-                if not (said := getattr(setting, surface)):
+            for stated in settings_in(declaring):
+                if not (said := getattr(stated, surface)):
                     continue
-                kind = _add_range(setting, texts.get(hints[setting.name], hints[setting.name]))
-                kind = special.get(setting.key, kind)
-                offered[setting.key] = (kind | None, Field(default=None, description=said))
+                kind = _add_range(stated, texts.get(hints[stated.name], hints[stated.name]))
+                kind = special.get(stated.key, kind)
+                offered[stated.key] = (kind | None, Field(default=None, description=said))
         return create_model(model.__name__, __base__=model, **offered)
 
     return add

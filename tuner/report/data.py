@@ -378,9 +378,7 @@ def from_session(
         dispatch=None if on_cpu else _dispatch(session),
         peers=() if on_cpu else tuple(session.peers()),
         # The last comparison of each workload's winner; those of earlier winners are over.
-        machine_code=tuple(
-            {code_compared.workload: code_compared for code_compared in compared}.values()
-        ),
+        machine_code=tuple({comparison.workload: comparison for comparison in compared}.values()),
     )
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.

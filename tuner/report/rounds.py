@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -116,11 +117,11 @@ def author_of(session: Session) -> AuthorData | None:
 
 def rounds(session: Session) -> tuple[RoundData, ...]:
     """List the rounds, also one that was not ended."""
-    return tuple(_round(session, record) for record in list_rounds(session))
-
-
-def _round(session: Session, record: RoundRecord) -> RoundData:
     baseline_us = {w.key: b.measurement.median_us for w, b in session.baselines().items()}
+    return tuple(_round(session, record, baseline_us) for record in list_rounds(session))
+
+
+def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, float]) -> RoundData:
     outcome, gain, spent = record.outcome, None, Spent()
     end: End = "idle" if session.events(AgentIdle, record.number) else "open"
     if outcome is not None:

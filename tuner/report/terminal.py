@@ -157,7 +157,7 @@ def _choose_rows(results: Sequence[Result], most: int | None) -> list[tuple[str,
     if most is not None and len(ordered) > most and not any(map(is_of_cpu, ordered)):
         tuned = [one for one in ordered if not one.workload.held_out] or ordered
         # Of what is too noisy to say neither a best nor a worst is known.
-        judged = [workload for workload in tuned if not workload.noisy] or tuned
+        judged = [result for result in tuned if not result.noisy] or tuned
         judged.sort(key=lambda one: -one.speedup)
         first = judged[0], judged[-1], judged[len(judged) // 2]
         # The median of few is one of the others, too.
@@ -304,7 +304,7 @@ def json_of(data: ReportData) -> dict[str, object]:
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
         **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
-        "rounds": [_round_json(record) for record in data.rounds],
+        "rounds": [_round_json(round_data) for round_data in data.rounds],
         **energy,
         **{name: value for name, value in optional.items() if value},
     }

@@ -138,7 +138,7 @@ class PeersOn:
     def best(self) -> Against | None:
         """The fastest of those that were compared."""
         timed = [peer for peer in self.peers if peer.time_us is not None]
-        return min(timed, key=lambda against: against.time_us or 0.0, default=None)
+        return min(timed, key=lambda peer: peer.time_us or 0.0, default=None)
 
     def named(self, name: str) -> Against | None:
         return next((peer for peer in self.peers if peer.name == name), None)

@@ -23,13 +23,13 @@ def machine_code_tables(data: ReportData) -> list[tuple[str, Markup]]:
     return [
         (
             "{}: {} instructions where the baseline has {}, for {}".format(
-                code_compared.workload.replace(",", " "),
-                *reversed(code_compared.instructions),
-                code_compared.architecture,
+                comparison.workload.replace(",", " "),
+                *reversed(comparison.instructions),
+                comparison.architecture,
             ),
-            _lines_table(code_compared),
+            _lines_table(comparison),
         )
-        for code_compared in data.machine_code
+        for comparison in data.machine_code
     ]
 
 

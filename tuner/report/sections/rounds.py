@@ -163,7 +163,7 @@ def _candidate(tried: Tried, number: int, wins: dict[str, int], end: End) -> Tre
 
 
 def total(data: ReportData) -> Spent:
-    return sum((record.spent for record in data.rounds), Spent())
+    return sum((round_data.spent for round_data in data.rounds), Spent())
 
 
 def summary(data: ReportData) -> str:
@@ -178,7 +178,7 @@ def summary(data: ReportData) -> str:
             f"The agent {author.agent}{models} wrote {count}{asked} round{'s' * (count != 1)}; "
             f"{chose} chose what to build on"
         )
-    ends = Counter(record.end for record in data.rounds)
+    ends = Counter(round_data.end for round_data in data.rounds)
     words = {**ENDS, "incorrect": "without a correct config", "idle": "with nothing left to try"}
     came = ", ".join(f"{ends[end]} {words[end]}" for end in ENDS if ends[end])
     spent = total(data)

@@ -1,1 +1,1 @@
-"""The `auto` searcher: several methods over one memory of trials."""
+"""The `auto` searcher: a Gaussian process over a memory of trials."""

@@ -1,4 +1,4 @@
-"""Numeric columns of configs: what a model can measure distances and split along."""
+"""What a search knows: trials, and configs as numeric columns between which there are distances."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.caches import cache, written
 from tests.support.drawings import of_class, parsed, texts
-from tuner.extensions.study.compare_command import (
+from tuner.extensions.study.compare_page import (
     COLORS,
     MOST_POINTS,
     Curve,

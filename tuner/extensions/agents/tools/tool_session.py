@@ -1,4 +1,4 @@
-"""The tools of a session: their descriptions for the agent, and what each does in a round."""
+"""The tools of a session and what each does in a round: it reads headers and notes, too."""
 
 from __future__ import annotations
 

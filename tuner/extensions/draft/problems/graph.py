@@ -197,10 +197,10 @@ class Trace:
 
     def skeleton(self) -> list[str]:
         """Write the graph without whole numbers: two that differ have no sizes in common."""
-        write = self.torch.fx.node.map_aggregate
+        map_arguments = self.torch.fx.node.map_aggregate
         return [
             f"{node.target}"
-            + str(write((node.args, node.kwargs), lambda v: "_" if type(v) is int else v))
+            + str(map_arguments((node.args, node.kwargs), lambda v: "_" if type(v) is int else v))
             + str([value.dim() for value in tensors_of(node)])
             for node in self.graph.nodes
         ]

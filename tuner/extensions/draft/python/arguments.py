@@ -102,8 +102,8 @@ class _Arguments:
                 elif name in done[kernel.name]:
                     access = done[kernel.name][name]
                     extent = passed.get(access.extent)
-                    python_access = self.accesses.get(tensor.name, PythonAccess())
-                    self.accesses[tensor.name] = python_access.with_(replace(access, extent=""))
+                    before = self.accesses.get(tensor.name, PythonAccess())
+                    self.accesses[tensor.name] = before.with_(replace(access, extent=""))
                     text = None if extent is None else self.shapes.size(extent)
                     if tensor.shape is None and not tensor.dims and text is not None:
                         line = (*access.reads, *access.writes)[0]
@@ -162,7 +162,7 @@ class _Arguments:
                 )
                 continue
             note = "" if argument.annotation is None else ast.unparse(argument.annotation)
-            arguments.append(self._guess(argument, note, [argument.text for argument in arguments]))
+            arguments.append(self._guess(argument, note, [earlier.text for earlier in arguments]))
         return tuple(arguments)
 
     def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:

@@ -169,10 +169,10 @@ def _space(
 
 def _key(kernel: PythonKernel) -> str:
     autotune = kernel.decoration("autotune")
-    for node in autotune.call.keywords if autotune and autotune.call else ():
-        if node.arg == "key" and isinstance(node.value, ast.List):
-            names = ", ".join(ast.unparse(name).strip("'\"") for name in node.value.elts)
-            return f"  # triton.autotune's key: {names}, line {node.value.lineno}"
+    for keyword in autotune.call.keywords if autotune and autotune.call else ():
+        if keyword.arg == "key" and isinstance(keyword.value, ast.List):
+            names = ", ".join(ast.unparse(name).strip("'\"") for name in keyword.value.elts)
+            return f"  # triton.autotune's key: {names}, line {keyword.value.lineno}"
     return ""
 
 
@@ -211,5 +211,5 @@ def _module(
 
 def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
-        return [name.name for name in node.names]
+        return [alias.name for alias in node.names]
     return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []

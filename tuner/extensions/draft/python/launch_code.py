@@ -424,6 +424,6 @@ def _bound_names(host: ast.FunctionDef) -> Iterator[str]:
         elif isinstance(node, ast.FunctionDef) and node is not host:
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((name.asname or name.name).partition(".")[0] for name in node.names)
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name

@@ -113,11 +113,7 @@ class PythonSource:
                 raise self.error(f"has no kernel {name!r}", None, f"its kernels: {known}")
             return self.kernels[name]
         launched = {site.kernel for site in self.sites}
-        helion = {
-            python_kernel.name
-            for python_kernel in self.kernels.values()
-            if python_kernel.kind == HELION
-        }
+        helion = {kernel.name for kernel in self.kernels.values() if kernel.kind == HELION}
         called = {
             call.func.id
             for own, kernel in self.kernels.items()
@@ -150,7 +146,7 @@ class PythonSource:
         if not hosts:
             message = f"{kernel.name} is launched outside of any function"
             raise self.error(message, sites[0].line, remedy)
-        plain = [node for node in hosts if not node.name.lower().startswith(_TRIALS)]
+        plain = [host for host in hosts if not host.name.lower().startswith(_TRIALS)]
         host = (plain or hosts)[0]
         site = next(site for site in sites if site.host is host)
         first = next(iter(all_arguments(host)), None)
@@ -177,7 +173,7 @@ def read_python(path: Path) -> PythonSource:
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imported |= {name.asname: name.name for name in node.names if name.asname}
+            imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
             imported |= {o.asname or o.name: f"{node.module or ''}.{o.name}" for o in node.names}
     python_kernels = (

@@ -66,17 +66,17 @@ def dtype_of(text: str) -> str | None:
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """List statements with those in branches and loops, functions of their own left out."""
-    for node in body:
-        yield node
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             continue
         for name in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(node, name, ()))
+            yield from statements(getattr(statement, name, ()))
 
 
-def may_be_none(node: ast.arg) -> bool:
+def may_be_none(argument: ast.arg) -> bool:
     """Tell whether a parameter's annotation allows None."""
-    note = "" if node.annotation is None else ast.unparse(node.annotation)
+    note = "" if argument.annotation is None else ast.unparse(argument.annotation)
     return note.startswith(("Optional[", "typing.Optional[")) or note.endswith("| None")
 
 
@@ -114,10 +114,10 @@ def allocation(value: ast.expr) -> ast.Call | None:
     return None
 
 
-def sizes_in(node: ast.Call) -> list[ast.expr] | None:
+def sizes_in(call: ast.Call) -> list[ast.expr] | None:
     """List the sizes that such a call is handed; None where it copies another shape."""
-    how = ast.unparse(node.func).rpartition(".")[2]
-    nodes = [keyword.value for keyword in node.keywords if keyword.arg == "size"] or [*node.args]
+    how = ast.unparse(call.func).rpartition(".")[2]
+    nodes = [keyword.value for keyword in call.keywords if keyword.arg == "size"] or [*call.args]
     if how == "randint" and len(nodes) > 1:
         nodes = [node for node in nodes if isinstance(node, ast.Tuple | ast.List)]
     if not nodes:

@@ -275,7 +275,7 @@ def needed_code(text: str, function: str) -> tuple[str, frozenset[str], frozense
         defined |= _list_definitions(statement)
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
-                modules |= {name.name.partition(".")[0] for name in node.names}
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):  # one of a neighbour has a dot alone
                 modules.add("." if node.level else (node.module or "").partition(".")[0])
     return "\n\n\n".join(parts), frozenset(defined), frozenset(modules)
@@ -292,5 +292,5 @@ def _list_definitions(statement: ast.stmt) -> set[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {name.asname or name.name.partition(".")[0] for name in node.names}
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
     return found

@@ -199,6 +199,6 @@ def test_a_certificate_without_its_key_is_told_where_to_name_it(authority: Autho
 def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "find_spec", lambda name: None)
     with pytest.raises(
-        DeviceError, match=r"(?s)Dask is not installed.*pip install '\.\[cluster\]'"
+        DeviceError, match=r"(?s)Dask is not installed.*pip install -e '\.\[cluster\]'"
     ):
         require_dask()
