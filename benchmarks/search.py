@@ -42,6 +42,8 @@ SEARCHERS = (
     "helion:pattern",
 )
 # Whose methods they are: the versions that their rows hold for.
+# Whose code lies here, and may change with any commit.
+OWN = ("auto", "helion:pattern", "optuna_sampler:nsga2")
 METHODS = tuple(name for name in PACKAGES if name != "kernel-tune")
 SUFFIXES = (".json", ".json.gz", ".json.xz")
 GROUPS = ("chosen_on", "unseen")
@@ -136,8 +138,8 @@ def trials_to(share: float, runs: object) -> list[int | None]:
 def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
     """Take over the rows of an earlier run with the same settings.
 
-    Those of `auto` at the same commit alone; what other packages choose stays true while their
-    versions are what they were.
+    Those of code in this repository at the same commit alone; what other packages choose stays
+    true while their versions are what they were.
     """
     if not out.exists():
         return {}
@@ -152,7 +154,7 @@ def kept_rows(out: Path, settings: dict) -> dict[tuple[str, str], dict]:
 def is_current(row: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Tell whether a row would come out the same if it was measured again."""
     then = row["environment"]
-    if row["searcher"] == "auto":
+    if row["searcher"] in OWN:
         return bool(then["commit"] == now["commit"])
     return all(then["packages"].get(name) == now["packages"].get(name) for name in METHODS)
 
