@@ -85,8 +85,8 @@ def jobs_of(
 ) -> tuple[tuple[TuningJob, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
-    One that is there is made again where its session below `sessions` left something undecided, or
-    the proof there says that the engine's default is faster. With `two` each GEMM of the experts
+    One that is there is made again where its session below `sessions` was interrupted or left
+    something undecided, or the proof there says that the engine's default is faster. With `two` each GEMM of the experts
     gets configs of its own, and a second file is made for them; so too where the engine has such a
     file: it would read that beside the first one, and nobody has measured them together. What takes
     most of `traffic` comes first. Raises `InputError` where config.json lacks what shapes need.
@@ -112,7 +112,7 @@ def jobs_of(
             session = sessions / job.name
             if (session / DATABASE).exists():
                 with Session.open(session, read_only=True) as opened:
-                    lacking = bool(undecided_of(opened))
+                    lacking = opened.state != "complete" or bool(undecided_of(opened))
             else:
                 lacking = any(gain.slower for gain in proved_gains(_proof_of(job, sessions)))
         if lacking:
@@ -268,13 +268,14 @@ def tune_each(
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of {counted}")
         session, own, began_s = folder / job.name, settings, time.monotonic()
+        new = not (session / DATABASE).exists()
         if budget_s is not None:
             left = jobs[number - 1 :]
             # What the finals of those before took will be taken by these too.
             reserved_s = len(left) * sum(beyond_s) / max(1, len(beyond_s))
             left_s = budget_s - (began_s - started_s) - reserved_s
             share_s = left_s * job.worth / sum(tuning_job.worth for tuning_job in left)
-            if share_s < LEAST_S and not (session / DATABASE).exists():
+            if share_s < LEAST_S and new:
                 failed[job.name] = "no time of the budget is left for it"
                 say(f"{job.name}: {failed[job.name]}")
                 continue
@@ -289,7 +290,8 @@ def tune_each(
             say(f"{job.name}: {error}")
             failed[job.name] = str(error)
             continue
-        if budget_s is not None:
+        # One that was begun before keeps the time that it had: it is no measure of the others.
+        if budget_s is not None and new:
             beyond_s.append(max(0.0, time.monotonic() - began_s - own["time_s"]))
         yield job, found
 
@@ -331,8 +333,10 @@ def tune_job(
         if (session / DATABASE).exists():
             with Session.open(session, read_only=True) as opened:
                 config = opened.manifest.config
-            kept, renewed = [], dict[str, object]()
-            for name in ("trials", "enough", "gpus", "time_s"):
+            kept, renewed, before_s = [], dict[str, object](), config.time_s
+            if before_s != settings.get("time_s"):
+                kept.append(f"{before_s:g} s of a --budget" if before_s else "no --budget")
+            for name in ("trials", "enough", "gpus"):
                 before, asked = getattr(config, name), dict(settings).get(name)
                 if asked in (None, before):
                     continue
