@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, keys_in
+from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, missing_in
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression, Value
 from tuner.process.files import parse_json, read_text
@@ -261,10 +261,9 @@ def needed_configs(
 
 def _asked_for(log: Path, model: _Model) -> Iterator[Needed]:
     try:
-        lines = read_text(log).splitlines()
+        asked = missing_in(read_text(log))
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", path=log) from error
-    asked = keys_in("\n".join(line for line in lines if "file not found at" in line))
     if not asked:
         raise InputError(
             "no line says that a config file was not found",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -122,7 +123,11 @@ def rows_of(
         label = kinds[name]
         kernels = sorted(by_grid.values(), key=lambda use: -use.us)
         us = sum(use.us for use in kernels)
-        calls = sum(use.calls // n for use in kernels if (n := launches_of[use.name]))
+        # Launches of one call may have different grids.
+        counts = Counter[int]()
+        for use in kernels:
+            counts[launches_of[use.name]] += use.calls
+        calls = sum(count // n for n, count in counts.items() if n)
         least_us = None
         if (definition := spaces.get(label.operator)) and label.workload is not None and gbps:
             with suppress(ExpressionError):

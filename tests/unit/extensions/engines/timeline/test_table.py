@@ -87,6 +87,13 @@ def test_the_parts_of_a_call_take_time_and_are_no_calls() -> None:
     assert (row.calls, row.per_call_us) == (1, 5.0)
 
 
+def test_launches_of_one_call_are_counted_together_whatever_their_grids_are() -> None:
+    moe = Label("fused_moe", "", launches=2)
+    grids = [(grid, 1, 1) for _ in range(3) for grid in (8, 32)]
+    (row,) = rows_of([(TracedLaunch("k", 0.0, 1.0, grid), moe) for grid in grids], {}, None)
+    assert (row.calls, row.per_call_us) == (3, 2.0)
+
+
 def test_a_command_has_all_workloads_of_its_operator_and_the_most_to_gain_is_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
