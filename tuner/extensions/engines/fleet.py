@@ -24,6 +24,7 @@ from tuner.extensions.engines.configs.files import (
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
 from tuner.extensions.engines.configs.winners import BLOCKS, Configs, configs_of, marks_of
+from tuner.extensions.engines.timeline.operators import rules
 from tuner.extensions.engines.timeline.table import OF_STEPS
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
@@ -86,10 +87,11 @@ def jobs_of(
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
     One that is there is made again where its session below `sessions` was interrupted or left
-    something undecided, or the proof there says that the engine's default is faster. With `two` each GEMM of the experts
-    gets configs of its own, and a second file is made for them; so too where the engine has such a
-    file: it would read that beside the first one, and nobody has measured them together. What takes
-    most of `traffic` comes first. Raises `InputError` where config.json lacks what shapes need.
+    something undecided, or the proof there says that the engine's default is faster. With `two`
+    each GEMM of the experts gets configs of its own, and a second file is made for them; so too
+    where the engine has such a file: it would read that beside the first one, and nobody has
+    measured them together. What takes most of `traffic` comes first. Raises `InputError` where
+    config.json lacks what shapes need.
     """
     jobs: dict[str, TuningJob] = {}
     refused: dict[str, None] = {}
@@ -107,7 +109,7 @@ def jobs_of(
             continue
         if not (lacking or sessions):
             continue
-        job = _job_of(file, batches, traffic, two=two or key in read)
+        job = _job_of(file, batches, two=two or key in read)
         if not lacking and sessions is not None:
             session = sessions / job.name
             if (session / DATABASE).exists():
@@ -117,7 +119,7 @@ def jobs_of(
                 lacking = any(gain.slower for gain in proved_gains(_proof_of(job, sessions)))
         if lacking:
             jobs[job.name] = job
-    return tuple(sorted(jobs.values(), key=lambda job: -job.worth)), tuple(refused)
+    return _by_worth(jobs.values(), traffic), tuple(refused)
 
 
 def proofs_of(
@@ -134,11 +136,31 @@ def proofs_of(
     for file in files:
         if file.state is not FileState.THERE or file.needed.down or refusal(file.needed.key):
             continue
-        job = _job_of(file, batches, traffic, two=False)
+        job = _job_of(file, batches, two=False)
         proof = _proof_of(job, sessions)
         if not (sessions / job.name / DATABASE).exists() and not proved_gains(proof):
             proofs[job.name] = replace(job, name=proof.name)
-    return tuple(sorted(proofs.values(), key=lambda job: -job.worth))
+    return _by_worth(proofs.values(), traffic)
+
+
+def _by_worth(jobs: Iterable[TuningJob], traffic: Traffic | None) -> tuple[TuningJob, ...]:
+    """Sort jobs by what their weights are worth, or what `traffic` takes with them.
+
+    Kernels of which no trace says shapes take as long for their weights as the others do.
+    """
+    jobs = sorted(jobs, key=lambda job: -job.worth)
+    if traffic and jobs:
+        took_us = {job.name: traffic.get((job.kernel, job.shape), 0.0) for job in jobs}
+        weights, most_us = (
+            sum(job.worth for job in jobs if took_us[job.name]),
+            max(traffic.values()),
+        )
+        rate = sum(took_us.values()) / weights if weights else most_us / jobs[0].worth
+        shown = {rule.operator for rule in rules().calls} | {kernel for kernel, _ in traffic}
+        for at, job in enumerate(jobs):
+            unseen = UNSEEN * most_us if job.kernel in shown else rate * job.worth
+            jobs[at] = replace(job, worth=took_us[job.name] or unseen)
+    return tuple(sorted(jobs, key=lambda job: -job.worth))
 
 
 def _proof_of(job: TuningJob, sessions: Path) -> Path:
@@ -290,7 +312,7 @@ def tune_each(
             say(f"{job.name}: {error}")
             failed[job.name] = str(error)
             continue
-        # One that was begun before keeps the time that it had: it is no measure of the others.
+        # One begun before keeps its time: it is no measure of the others.
         if budget_s is not None and new:
             beyond_s.append(max(0.0, time.monotonic() - began_s - own["time_s"]))
         yield job, found
@@ -397,9 +419,7 @@ def refusal(key: Key) -> str:
     return ""
 
 
-def _job_of(
-    file: EngineFile, batches: Sequence[int], traffic: Traffic | None, *, two: bool
-) -> TuningJob:
+def _job_of(file: EngineFile, batches: Sequence[int], *, two: bool) -> TuningJob:
     key, operators = file.needed.key, dict[str, str]()
     small = key.block_shape == (32, 32)
     if isinstance(key, BlockFp8Key):
@@ -419,11 +439,7 @@ def _job_of(
         ",".join(f"{name}={size}" for name, size in {"M": tokens, **axes}.items())
         for tokens in batches
     )
-    job = TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
-    if traffic is not None:
-        unseen = UNSEEN * max(traffic.values(), default=1.0)
-        job = replace(job, worth=traffic.get((kernel.removesuffix("_block32"), job.shape), unseen))
-    return job
+    return TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
 
 
 def _axes_of(needed: Needed, key: MoeKey) -> dict[str, int]:

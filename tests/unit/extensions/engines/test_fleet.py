@@ -131,6 +131,19 @@ def test_what_traffic_takes_longest_with_comes_first_and_gets_the_most_time() ->
     assert [one.worth for one in others] == [9.0, 9.0]
 
 
+def test_what_no_trace_has_shapes_of_is_worth_its_weights_beside_what_was_seen() -> None:
+    files = [lacking(MoeKey(128, width)) for width in (192, 384)]
+    files += [lacking(BlockFp8Key(n, 1024)) for n in (512, 1024)]
+    weights = {job.name: job.worth for job in jobs_of(files)[0]}
+    seen = {("fused_moe", frozenset({"E=128", "N=192", "K=2048", "TOP_K=8"})): 900.0}
+    worth = {job.name: job.worth for job in jobs_of(files, traffic=seen)[0]}
+    assert next(iter(worth)) == "moe-bf16-E128-N192-K2048-top8-ep1"
+    assert worth["moe-bf16-E128-N384-K2048-top8-ep1"] == 9.0
+    rate = 900.0 / weights["moe-bf16-E128-N192-K2048-top8-ep1"]
+    for name in ("block-fp8-N512-K1024", "block-fp8-N1024-K1024"):
+        assert worth[name] == pytest.approx(rate * weights[name])
+
+
 Make = Callable[..., tuple[MadeConfigs, list[str]]]
 
 

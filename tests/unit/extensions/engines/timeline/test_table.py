@@ -124,6 +124,12 @@ def test_the_traffic_of_traces_is_how_long_shapes_take_whatever_the_tokens_are(
     assert traffic_of([trace, trace]) == {("fused_moe", shape): 40.0}
 
 
+def test_traces_without_shapes_are_no_traffic(tmp_path: Path) -> None:
+    trace = torch_trace(tmp_path / "trace.json", [kernel("fused_moe_kernel", 0.0, 5.0)])
+    with pytest.raises(InputError, match="no shapes of any operator in it"):
+        traffic_of([trace])
+
+
 def test_operators_without_shapes_are_listed_and_have_no_command() -> None:
     made = rows(("k", 1.0, Label("silu_and_mul", "")), ("g", 1.0, GEMM))
     assert [row.name for row in without_shapes(made)] == ["silu_and_mul"]
