@@ -86,12 +86,11 @@ def jobs_of(
 ) -> tuple[tuple[TuningJob, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
-    One that is there is made again where its session below `sessions` was interrupted or left
-    something undecided, or the proof there says that the engine's default is faster. With `two`
-    each GEMM of the experts gets configs of its own, and a second file is made for them; so too
-    where the engine has such a file: it would read that beside the first one, and nobody has
-    measured them together. What takes most of `traffic` comes first. Raises `InputError` where
-    config.json lacks what shapes need.
+    One that is there is made again where its session below `sessions` left something undone, or
+    the proof there says that the engine's default is faster. With `two` each GEMM of the experts
+    gets configs of its own, and a second file is made for them; so too where the engine has such a
+    file: it would read that beside the first one, and nobody has measured them together. What takes
+    most of `traffic` comes first. Raises `InputError` where config.json lacks what shapes need.
     """
     jobs: dict[str, TuningJob] = {}
     refused: dict[str, None] = {}
@@ -144,23 +143,18 @@ def proofs_of(
 
 
 def _by_worth(jobs: Iterable[TuningJob], traffic: Traffic | None) -> tuple[TuningJob, ...]:
-    """Sort jobs by what their weights are worth, or what `traffic` takes with them.
-
-    Kernels of which no trace says shapes take as long for their weights as the others do.
-    """
-    jobs = sorted(jobs, key=lambda job: -job.worth)
-    if traffic and jobs:
-        took_us = {job.name: traffic.get((job.kernel, job.shape), 0.0) for job in jobs}
-        weights, most_us = (
-            sum(job.worth for job in jobs if took_us[job.name]),
-            max(traffic.values()),
-        )
-        rate = sum(took_us.values()) / weights if weights else most_us / jobs[0].worth
+    """Sort jobs by what `traffic` takes with them, or by their weights where no trace says it."""
+    by_worth = sorted(jobs, key=lambda job: -job.worth)
+    if traffic and by_worth:
+        took_us = {job.name: traffic.get((job.kernel, job.shape), 0.0) for job in by_worth}
+        weights = sum(job.worth for job in by_worth if took_us[job.name])
+        most_us = max(traffic.values())
+        rate = sum(took_us.values()) / weights if weights else most_us / by_worth[0].worth
         shown = {rule.operator for rule in rules().calls} | {kernel for kernel, _ in traffic}
-        for at, job in enumerate(jobs):
+        for at, job in enumerate(by_worth):
             unseen = UNSEEN * most_us if job.kernel in shown else rate * job.worth
-            jobs[at] = replace(job, worth=took_us[job.name] or unseen)
-    return tuple(sorted(jobs, key=lambda job: -job.worth))
+            by_worth[at] = replace(job, worth=took_us[job.name] or unseen)
+    return tuple(sorted(by_worth, key=lambda job: -job.worth))
 
 
 def _proof_of(job: TuningJob, sessions: Path) -> Path:
