@@ -24,6 +24,7 @@ from tuner.extensions.engines.configs.files import (
 from tuner.extensions.engines.configs.found import EngineFile, FileState
 from tuner.extensions.engines.configs.needed import Needed
 from tuner.extensions.engines.configs.winners import BLOCKS, Configs, configs_of, marks_of
+from tuner.extensions.engines.timeline.operators import rules
 from tuner.extensions.engines.timeline.table import OF_STEPS
 from tuner.model.errors import DeviceError, InputError, OutOfMemory, TunerError
 from tuner.model.progress import Progress
@@ -85,7 +86,7 @@ def jobs_of(
 ) -> tuple[tuple[TuningJob, ...], tuple[str, ...]]:
     """Say what to tune for the files that are to be made, and what cannot be and why.
 
-    One that is there is made again where its session below `sessions` left something undecided, or
+    One that is there is made again where its session below `sessions` left something undone, or
     the proof there says that the engine's default is faster. With `two` each GEMM of the experts
     gets configs of its own, and a second file is made for them; so too where the engine has such a
     file: it would read that beside the first one, and nobody has measured them together. What takes
@@ -107,17 +108,17 @@ def jobs_of(
             continue
         if not (lacking or sessions):
             continue
-        job = _job_of(file, batches, traffic, two=two or key in read)
+        job = _job_of(file, batches, two=two or key in read)
         if not lacking and sessions is not None:
             session = sessions / job.name
             if (session / DATABASE).exists():
                 with Session.open(session, read_only=True) as opened:
-                    lacking = bool(undecided_of(opened))
+                    lacking = opened.state != "complete" or bool(undecided_of(opened))
             else:
                 lacking = any(gain.slower for gain in proved_gains(_proof_of(job, sessions)))
         if lacking:
             jobs[job.name] = job
-    return tuple(sorted(jobs.values(), key=lambda job: -job.worth)), tuple(refused)
+    return _by_worth(jobs.values(), traffic), tuple(refused)
 
 
 def proofs_of(
@@ -134,11 +135,26 @@ def proofs_of(
     for file in files:
         if file.state is not FileState.THERE or file.needed.down or refusal(file.needed.key):
             continue
-        job = _job_of(file, batches, traffic, two=False)
+        job = _job_of(file, batches, two=False)
         proof = _proof_of(job, sessions)
         if not (sessions / job.name / DATABASE).exists() and not proved_gains(proof):
             proofs[job.name] = replace(job, name=proof.name)
-    return tuple(sorted(proofs.values(), key=lambda job: -job.worth))
+    return _by_worth(proofs.values(), traffic)
+
+
+def _by_worth(jobs: Iterable[TuningJob], traffic: Traffic | None) -> tuple[TuningJob, ...]:
+    """Sort jobs by what `traffic` takes with them, or by their weights where no trace says it."""
+    by_worth = sorted(jobs, key=lambda job: -job.worth)
+    if traffic and by_worth:
+        took_us = {job.name: traffic.get((job.kernel, job.shape), 0.0) for job in by_worth}
+        weights = sum(job.worth for job in by_worth if took_us[job.name])
+        most_us = max(traffic.values())
+        rate = sum(took_us.values()) / weights if weights else most_us / by_worth[0].worth
+        shown = {rule.operator for rule in rules().calls} | {kernel for kernel, _ in traffic}
+        for at, job in enumerate(by_worth):
+            unseen = UNSEEN * most_us if job.kernel in shown else rate * job.worth
+            by_worth[at] = replace(job, worth=took_us[job.name] or unseen)
+    return tuple(sorted(by_worth, key=lambda job: -job.worth))
 
 
 def _proof_of(job: TuningJob, sessions: Path) -> Path:
@@ -268,13 +284,14 @@ def tune_each(
     for number, job in enumerate(jobs, start=1):
         say(f"{number} of {len(jobs)}: {job.name}, {len(job.workloads)} numbers of {counted}")
         session, own, began_s = folder / job.name, settings, time.monotonic()
+        new = not (session / DATABASE).exists()
         if budget_s is not None:
             left = jobs[number - 1 :]
             # What the finals of those before took will be taken by these too.
             reserved_s = len(left) * sum(beyond_s) / max(1, len(beyond_s))
             left_s = budget_s - (began_s - started_s) - reserved_s
             share_s = left_s * job.worth / sum(tuning_job.worth for tuning_job in left)
-            if share_s < LEAST_S and not (session / DATABASE).exists():
+            if share_s < LEAST_S and new:
                 failed[job.name] = "no time of the budget is left for it"
                 say(f"{job.name}: {failed[job.name]}")
                 continue
@@ -289,7 +306,8 @@ def tune_each(
             say(f"{job.name}: {error}")
             failed[job.name] = str(error)
             continue
-        if budget_s is not None:
+        # One begun before keeps its time: it is no measure of the others.
+        if budget_s is not None and new:
             beyond_s.append(max(0.0, time.monotonic() - began_s - own["time_s"]))
         yield job, found
 
@@ -331,8 +349,10 @@ def tune_job(
         if (session / DATABASE).exists():
             with Session.open(session, read_only=True) as opened:
                 config = opened.manifest.config
-            kept, renewed = [], dict[str, object]()
-            for name in ("trials", "enough", "gpus", "time_s"):
+            kept, renewed, before_s = [], dict[str, object](), config.time_s
+            if before_s != settings.get("time_s"):
+                kept.append(f"{before_s:g} s of a --budget" if before_s else "no --budget")
+            for name in ("trials", "enough", "gpus"):
                 before, asked = getattr(config, name), dict(settings).get(name)
                 if asked in (None, before):
                     continue
@@ -393,9 +413,7 @@ def refusal(key: Key) -> str:
     return ""
 
 
-def _job_of(
-    file: EngineFile, batches: Sequence[int], traffic: Traffic | None, *, two: bool
-) -> TuningJob:
+def _job_of(file: EngineFile, batches: Sequence[int], *, two: bool) -> TuningJob:
     key, operators = file.needed.key, dict[str, str]()
     small = key.block_shape == (32, 32)
     if isinstance(key, BlockFp8Key):
@@ -415,11 +433,7 @@ def _job_of(
         ",".join(f"{name}={size}" for name, size in {"M": tokens, **axes}.items())
         for tokens in batches
     )
-    job = TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
-    if traffic is not None:
-        unseen = UNSEEN * max(traffic.values(), default=1.0)
-        job = replace(job, worth=traffic.get((kernel.removesuffix("_block32"), job.shape), unseen))
-    return job
+    return TuningJob(name, kernel, operators, workloads, size * max(1, len(file.models)))
 
 
 def _axes_of(needed: Needed, key: MoeKey) -> dict[str, int]:

@@ -203,14 +203,13 @@ def command(
     files, without = files_of_models(
         models, places, gpu, triton, tp=tp, ep=ep, dtype=dtype, log=log
     )
+    for error in without.values():
+        click.echo(str(error), err=True)
     if as_json:
         objects = [object_of(file, two=two) for file in files]
         refused = {model: str(error) for model, error in without.items()}
         click.echo(json.dumps({**listed, "ep": ep, "files": objects, "refused": refused}))
-        return
-    for error in without.values():
-        click.echo(str(error), err=True)
-    if dry_run:
+    elif dry_run:
         where = f"{gpu}, Triton {triton}, tp {tp}, ep {ep}"
         click.echo("\n".join(lines_of(files, engine, where, two=two)))
     else:

@@ -131,7 +131,7 @@ def examine(
     log: Path | None = None,
 ) -> Findings:
     """Read a timeline and find its operators, with the search spaces that are found from here."""
-    from tuner.extensions.engines.configs.files import keys_in
+    from tuner.extensions.engines.configs.files import missing_in
     from tuner.extensions.engines.timeline import gains
     from tuner.extensions.engines.timeline.operators import label_launches, rules, shapes_of
     from tuner.extensions.engines.timeline.read import read
@@ -158,7 +158,7 @@ def examine(
 
     rows, measured = rows_in(trace), None
     if sessions:
-        bests = gains.known_bests(sessions, name)
+        bests = gains.known_bests(sessions, name, spaces)
         rows = tuple(replace(row, best=gains.best_for(row.label, bests, spaces)) for row in rows)
     if after is not None:
         then = read(after)
@@ -178,7 +178,7 @@ def examine(
         shapes_given=shapes is not None,
         predicted=gains.step_gain(rows, trace),
         measured=measured,
-        missing=tuple(keys_in(read_text(log)).values()) if log else (),
+        missing=tuple(missing_in(read_text(log)).values()) if log else (),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import operator_sessions
@@ -130,6 +131,19 @@ def test_what_traffic_takes_longest_with_comes_first_and_gets_the_most_time() ->
     assert [one.worth for one in others] == [9.0, 9.0]
 
 
+def test_what_no_trace_has_shapes_of_is_worth_its_weights_beside_what_was_seen() -> None:
+    files = [lacking(MoeKey(128, width)) for width in (192, 384)]
+    files += [lacking(BlockFp8Key(n, 1024)) for n in (512, 1024)]
+    weights = {job.name: job.worth for job in jobs_of(files)[0]}
+    seen = {("fused_moe", frozenset({"E=128", "N=192", "K=2048", "TOP_K=8"})): 900.0}
+    worth = {job.name: job.worth for job in jobs_of(files, traffic=seen)[0]}
+    assert next(iter(worth)) == "moe-bf16-E128-N192-K2048-top8-ep1"
+    assert worth["moe-bf16-E128-N384-K2048-top8-ep1"] == 9.0
+    rate = 900.0 / weights["moe-bf16-E128-N192-K2048-top8-ep1"]
+    for name in ("block-fp8-N512-K1024", "block-fp8-N1024-K1024"):
+        assert worth[name] == pytest.approx(rate * weights[name])
+
+
 Make = Callable[..., tuple[MadeConfigs, list[str]]]
 
 
@@ -242,6 +256,14 @@ def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_pat
     assert jobs_of(there, sessions=tmp_path) == ((job,), ())
 
 
+def test_what_was_interrupted_is_gone_on_with_though_its_file_is_there(tmp_path: Path) -> None:
+    there = [lacking(MoeKey(128, 192), FileState.THERE)]
+    ((job,), _) = jobs_of([lacking(MoeKey(128, 192))])
+    with Session.open(begin(tmp_path / job.name)) as opened:
+        opened.mark("interrupted")
+    assert jobs_of(there, sessions=tmp_path) == ((job,), ())
+
+
 @pytest.mark.parametrize(
     ("began", "asked", "given", "said"),
     [
@@ -249,6 +271,9 @@ def test_what_was_left_undecided_is_tried_again_though_its_file_is_there(tmp_pat
         ({"trials": 10}, {"trials": 200, "enough": 0.002}, {"trials": 200}, ["--enough 0.005"]),
         ({}, {"gpus": "1"}, {}, ["no --gpus"]),
         ({"gpus": "0,1"}, {"gpus": "1"}, {"gpus": "1"}, []),
+        ({"time_s": 45.0}, {}, {}, ["45 s of a --budget"]),
+        ({"time_s": 45.0}, {"time_s": 900.0}, {}, ["45 s of a --budget"]),
+        ({}, {"time_s": 900.0}, {}, ["no --budget"]),
     ],
 )
 def test_a_session_keeps_what_it_was_started_with_and_says_so(
@@ -331,6 +356,31 @@ def test_a_budget_is_shared_by_worth_and_what_is_left_over_is_for_the_others(
     made = make(jobs, *place, {}, say=print, budget_s=100.0)
     assert asked == pytest.approx({"6": 60.0, "3": 75.0, "1": 100.0}, rel=0.05)
     assert len(made.failed) == 3
+
+
+def test_what_a_session_without_a_budget_takes_is_not_expected_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, asked = 0.0, list[float]()
+
+    def tuned(kernel: Path, *, session: Path, time_s: float = 3600.0, **_: object) -> None:
+        nonlocal now_s
+        now_s += time_s
+        if not session.exists():
+            asked.append(time_s)
+            begin(session)
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(fleet, "tune", tuned)
+    monkeypatch.setattr(fleet, "time", SimpleNamespace(monotonic=lambda: now_s))
+    jobs = [TuningJob(str(number), "fused_moe", {}, ("M=1",)) for number in range(8)]
+    begin(tmp_path / "0")
+    failed: dict[str, str] = {}
+    made = fleet.tune_each(
+        jobs, tmp_path, "tokens", {}, lambda session: session, failed, say=print, budget_s=14400.0
+    )
+    assert len([*made]) == 8
+    assert (asked, failed) == ([pytest.approx(10800.0 / 7)] * 7, {})
 
 
 def test_configs_that_failed_are_listed(tmp_path: Path, made_by: Make) -> None:

@@ -275,9 +275,9 @@ def test_models_have_one_list_with_each_shape_once_and_one_that_fails_leaves_the
     assert result.exit_code == 1
     assert f"{paths[-2]}: weights in 'mxfp4'" in result.stderr
     assert "1 of 6 models have no files" in result.stderr
-    listed = json.loads(
-        tune("fleet", *paths, *HERE, "--engine-dir", package, "--tp", 2, "--json").output
-    )
+    result = tune("fleet", *paths, *HERE, "--engine-dir", package, "--tp", 2, "--json")
+    assert result.exit_code == 1
+    listed = json.loads(result.stdout)
     by_name = {Path(one["wanted"]).name: one for one in listed["files"]}
     assert len(by_name) == len(listed["files"])
     name = "E=513,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape={}.json"

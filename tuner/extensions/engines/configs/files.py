@@ -114,6 +114,11 @@ def keys_in(text: str) -> dict[tuple[Key, bool], str]:
     return found
 
 
+def missing_in(log: str) -> dict[tuple[Key, bool], str]:
+    """Find the files that an engine's log says were not found, as `keys_in` does."""
+    return keys_in("\n".join(line for line in log.splitlines() if "file not found at" in line))
+
+
 def _block_text(shape: tuple[int, int], engine: Engine) -> str:
     return f"[{shape[0]}, {shape[1]}]" if engine == "sglang" else f"[{shape[0]},{shape[1]}]"
 

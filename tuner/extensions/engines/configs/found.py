@@ -171,7 +171,8 @@ def files_of_models(
     files: dict[object, EngineFile] = {}
     refused: dict[str, InputError] = {}
     for model in models:
-        name = model.parent.name if model.name == CONFIG else model.stem
+        whole = model.name if model.is_dir() else model.stem
+        name = model.parent.name if model.name == CONFIG else whole
         try:
             listed = missing_files(model, folders, gpu, triton, **cut)
         except InputError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, keys_in
+from tuner.extensions.engines.configs.files import BlockFp8Key, Engine, Key, MoeKey, missing_in
 from tuner.model.errors import InputError
 from tuner.model.expressions import Expression, Value
 from tuner.process.files import parse_json, read_text
@@ -252,7 +252,7 @@ def needed_configs(
         )
     model = replace(model, ep=ep, precision=precision)
     needed = [*_experts(model, family)] if family.experts else []
-    assert model.keys, "heads are shared evenly"
+    _ = model.keys  # raises where GPUs cannot share the heads
     if block := precision.block_shape:
         layers = model.layers()
         needed += [Needed(layer.name, BlockFp8Key(layer.n, layer.k, block)) for layer in layers]
@@ -261,10 +261,9 @@ def needed_configs(
 
 def _asked_for(log: Path, model: _Model) -> Iterator[Needed]:
     try:
-        lines = read_text(log).splitlines()
+        asked = missing_in(read_text(log))
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", path=log) from error
-    asked = keys_in("\n".join(line for line in lines if "file not found at" in line))
     if not asked:
         raise InputError(
             "no line says that a config file was not found",
@@ -273,7 +272,8 @@ def _asked_for(log: Path, model: _Model) -> Iterator[Needed]:
         )
     for key, down in asked:
         layer = f"experts{', second product' * down}" if isinstance(key, MoeKey) else "linear layer"
-        yield Needed(layer, key, down, _axes(model) if isinstance(key, MoeKey) else ())
+        axes = _axes(model, key.experts) if isinstance(key, MoeKey) else ()
+        yield Needed(layer, key, down, axes)
 
 
 def linear_layers(config: Path, engine: Engine, *, tp: int = 1) -> tuple[Layer, ...]:
@@ -443,8 +443,15 @@ def _experts(model: _Model, family: _FamilyModel) -> Iterator[Needed]:
         yield Needed("experts, second product", key, down=True, axes=_axes(model))
 
 
-def _axes(model: _Model) -> tuple[tuple[str, int], ...]:
+def _axes(model: _Model, logged: int = 0) -> tuple[tuple[str, int], ...]:
+    """List axes that no file's name has; `logged` experts are what an engine looked for."""
+    fused, families = model.fused, _table().models.values()
+    # Where experts are spread there may be copies of some, too.
+    if logged and model.ep == 1:
+        counts = (model.number(name, 0) for name in {one.experts for one in families} - {""})
+        if counted := max(counts):
+            fused = max(0, logged - counted)
     # A shared expert among the experts has a route of its own.
     routes = model.number("num_experts_per_tok", model.number("experts_per_token", 0))
-    routes += model.fused if routes else 0
+    routes += fused if routes else 0
     return ("K", model.hidden), ("TOP_K", routes), ("EP", model.ep)

@@ -46,10 +46,13 @@ class Gain:
         return Gain(self.share * factor, self.low * factor, self.high * factor)
 
 
-def known_bests(folders: Iterable[Path], gpu: str) -> tuple[KnownBest, ...]:
+def known_bests(
+    folders: Iterable[Path], gpu: str, spaces: Mapping[str, Definition]
+) -> tuple[KnownBest, ...]:
     """Collect the best of each workload from sessions, or folders of them, on this GPU.
 
-    Raises `InputError` where a folder has none.
+    Where rows keep their bits, as `spaces` or a session says, no peer counts: nobody has asked
+    whether it keeps them. Raises `InputError` where a folder has none.
     """
     bests: list[KnownBest] = []
     for folder in folders:
@@ -58,7 +61,10 @@ def known_bests(folders: Iterable[Path], gpu: str) -> tuple[KnownBest, ...]:
             with Session.open(database.parent, read_only=True) as session:
                 device = session.environment.get("device", "")
                 if device == gpu or (known_gpu(gpu) and known_gpu(device) == known_gpu(gpu)):
-                    bests += _bests_in(session)
+                    space = spaces.get(session.manifest.kernel)
+                    invariant = session.manifest.config.invariant
+                    keeps_rows = invariant or bool(space and space.spec.invariant)
+                    bests += _bests_in(session, keeps_rows=keeps_rows)
         if len(bests) == count:
             raise InputError(
                 f"no session in it compared anything on {gpu or 'the GPU of the trace'}",
@@ -68,7 +74,7 @@ def known_bests(folders: Iterable[Path], gpu: str) -> tuple[KnownBest, ...]:
     return tuple(bests)
 
 
-def _bests_in(session: Session) -> Iterator[KnownBest]:
+def _bests_in(session: Session, *, keeps_rows: bool) -> Iterator[KnownBest]:
     config, seed = session.manifest.config, session.manifest.config.seed
     wrong = find_wrong_variants(session.trials(stage=None), session.checks())
     comparisons = {comparison.workload: comparison for comparison in session.comparisons()}
@@ -85,7 +91,7 @@ def _bests_in(session: Session) -> Iterator[KnownBest]:
         if ours:
             side = ours[0].production or ours[0]
             bests.append(Best("config", ours[0].time_us, side.speedup, side.interval))
-        for peer in comparison.peers:
+        for peer in () if keeps_rows else comparison.peers:
             if (at := comparison.column(peer)) != production:
                 today_us, peer_us = (
                     tuple(row[place] for row in rounds) for place in (production, at)
@@ -120,11 +126,16 @@ def best_for(
 
 
 def predicted_gain(row: Row) -> Gain | None:
-    """Say what share of all kernel time the best for a row would save, nothing where it loses."""
-    if row.best is None:
+    """Say what share of all kernel time the best for a row would save, nothing where it loses.
+
+    Nor is there anything where a kernel of ours ran. Elsewhere what ran need not be what the best
+    was compared with: more than to the best's own time is never saved.
+    """
+    if row.best is None or row.label.engine == "tune":
         return None
     values = (row.best.speedup, *row.best.interval)
-    share, low, high = (row.share * max(0.0, 1.0 - 1.0 / value) for value in values)
+    most = 1.0 - row.best.us / row.per_call_us if row.us else 0.0
+    share, low, high = (row.share * max(0.0, min(1.0 - 1.0 / value, most)) for value in values)
     return Gain(share, low, high)
 
 
@@ -142,15 +153,15 @@ def step_gain(rows: Iterable[Row], trace: Trace) -> Gain | None:
     return Gain(share, low, high).times(trace.busy_us / trace.span_us)
 
 
+def _place(row: Row) -> object:
+    label = row.label
+    return (label.operator, label.workload) if label.operator else row.name
+
+
 def with_after(rows: Sequence[Row], after: Sequence[Row]) -> tuple[Row, ...]:
     """Set beside each row how long a call takes in a trace of afterwards, whoever's it is."""
-
-    def place(row: Row) -> object:
-        label = row.label
-        return (label.operator, label.workload) if label.operator else row.name
-
-    taken = {place(row): row for row in reversed(after)}
-    found = ((row, taken.get(place(row))) for row in rows)
+    taken = {_place(row): row for row in reversed(after)}
+    found = ((row, taken.get(_place(row))) for row in rows)
     return tuple(
         replace(row, after_us=later.per_call_us if later else None) for row, later in found
     )
@@ -163,6 +174,7 @@ def measured_gain(
 
     How many more there are afterwards the calls of what takes longest say; None where it has none.
     """
-    calls = {row.name: row.calls for row in reversed(after)}
-    steps = next((calls[row.name] / row.calls for row in rows if row.name in calls), None)
+    calls = {_place(row): row.calls for row in reversed(after)}
+    common = (row for row in rows if _place(row) in calls)
+    steps = next((calls[_place(row)] / row.calls for row in common), None)
     return None if steps is None else 1.0 - later.span_us / steps / trace.span_us

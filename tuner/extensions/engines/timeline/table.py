@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os.path import relpath
@@ -122,7 +123,11 @@ def rows_of(
         label = kinds[name]
         kernels = sorted(by_grid.values(), key=lambda use: -use.us)
         us = sum(use.us for use in kernels)
-        calls = sum(use.calls // n for use in kernels if (n := launches_of[use.name]))
+        # Launches of one call may have different grids.
+        counts = Counter[int]()
+        for use in kernels:
+            counts[launches_of[use.name]] += use.calls
+        calls = sum(count // n for n, count in counts.items() if n)
         least_us = None
         if (definition := spaces.get(label.operator)) and label.workload is not None and gbps:
             with suppress(ExpressionError):
@@ -173,8 +178,11 @@ def without_shapes(rows: Iterable[Row]) -> tuple[Row, ...]:
     return tuple(row for row in rows if row.label.operator and row.label.workload is None)
 
 
-def traffic_of(traces: Iterable[Path]) -> dict[tuple[str, frozenset[str]], float]:
-    """Sum how long operators run in traces with shapes, whatever the number of tokens is."""
+def traffic_of(traces: Sequence[Path]) -> dict[tuple[str, frozenset[str]], float]:
+    """Sum how long operators run in traces with shapes, whatever the number of tokens is.
+
+    Raises `InputError` where no trace has shapes of any operator.
+    """
     took: dict[tuple[str, frozenset[str]], float] = {}
     for path in traces:
         for launch in read(path).launches:
@@ -183,6 +191,12 @@ def traffic_of(traces: Iterable[Path]) -> dict[tuple[str, frozenset[str]], float
                 axes = ((axis, size) for axis, size in label.workload.axes if axis not in OF_STEPS)
                 shape = label.operator, frozenset(f"{axis}={size}" for axis, size in axes)
                 took[shape] = took.get(shape, 0.0) + launch.us
+    if traces and not took:
+        raise InputError(
+            "no shapes of any operator in it",
+            path=traces[0],
+            remedy="profile with record_shapes=True and without CUDA graphs",
+        )
     return took
 
 

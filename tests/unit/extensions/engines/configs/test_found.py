@@ -16,6 +16,7 @@ from tuner.extensions.engines.configs.found import (
     EngineFolders,
     FileState,
     engine_folders,
+    files_of_models,
     missing_files,
 )
 from tuner.extensions.engines.configs.used import used_configs
@@ -24,6 +25,15 @@ from tuner.model.errors import InputError
 GPU, TRITON = "NVIDIA H200", "3.6.0"
 QWEN = Path(__file__).parents[5] / "benchmarks" / "models" / "qwen3-30b-a3b.json"
 NAME = file_name(MoeKey(128, 768), "sglang", GPU)
+
+
+def test_folders_of_models_whose_versions_have_points_are_two(tmp_path: Path) -> None:
+    models = [tmp_path / "glm-4.5", tmp_path / "glm-4.6"]
+    for model in models:
+        model.mkdir()
+        write_config(model, DEEPSEEK_V3)
+    files, _ = files_of_models(models, vllm(tmp_path), GPU, TRITON)
+    assert {file.models for file in files} == {("glm-4.5", "glm-4.6")}
 
 
 def sglang(root: Path) -> EngineFolders:

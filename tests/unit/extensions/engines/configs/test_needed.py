@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,7 @@ def test_deepseeks_shared_expert_is_one_of_sglangs_experts(tmp_path: Path) -> No
         # The shared expert is one of SGLang's experts unless these are spread over GPUs.
         (GLM_4_5, {"tp": 8}, MoeKey(161, 192), MoeKey(160, 192), 9),
         (GLM_4_5, {"tp": 8, "ep": 8}, MoeKey(20, 1536), MoeKey(20, 1536), 8),
+        ({**GLM_4_5, "model_type": "glm4v_moe"}, {"tp": 8}, MoeKey(161, 192), MoeKey(160, 192), 9),
         (QWEN3_NEXT, {"tp": 2}, MoeKey(513, 256, *FP8), MoeKey(512, 256, *FP8), 11),
         (QWEN3_NEXT, {"tp": 2, "ep": 2}, MoeKey(257, 512, *FP8), MoeKey(256, 512, *FP8), 11),
         (GPT_OSS, {"dtype": "bfloat16"}, MoeKey(128, 2880), MoeKey(128, 2880), 4),
@@ -139,11 +142,16 @@ WARNINGS = (
 
 
 def test_an_engine_s_log_says_what_it_lacks_whatever_the_model_is(tmp_path: Path) -> None:
-    path = write_config(tmp_path, MIXTRAL, model_type="unheard", num_experts_per_tok=6)
+    path = write_config(
+        tmp_path, MIXTRAL, model_type="unheard", num_experts_per_tok=6, num_local_experts=33
+    )
     (log := tmp_path / "log").write_text(WARNINGS)
     first, second = needed_configs(path, "sglang", log=log)
     assert (first.key, dict(first.axes)["TOP_K"]) == (MoeKey(33, 512, *FP8), 6)
     assert second.key == BlockFp8Key(576, 2048)
+    write_config(tmp_path, {**json.loads(path.read_text()), "num_local_experts": 32})
+    (fused, _) = needed_configs(path, "sglang", log=log)
+    assert dict(fused.axes)["TOP_K"] == 7, "a shared expert is one of the 33"
     log.write_text("all is well")
     with pytest.raises(InputError, match="no line says that a config file was not found"):
         needed_configs(path, "sglang", log=log)
@@ -237,6 +245,19 @@ def test_a_model_that_no_engine_runs_is_told(
     with pytest.raises(InputError, match=said) as told:
         needed_configs(path, "sglang", **cut)
     assert told.value.remedy
+
+
+def test_heads_are_checked_without_assertions_too(tmp_path: Path) -> None:
+    path = write_config(tmp_path, MIXTRAL, num_key_value_heads=6)
+    code = (
+        "import sys; from pathlib import Path; "
+        "from tuner.extensions.engines.configs.needed import needed_configs; "
+        "needed_configs(Path(sys.argv[1]), 'vllm', tp=4)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-O", "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "6 key-value heads cannot be shared by 4 GPUs" in ended.stderr
 
 
 def test_a_quantization_that_cannot_be_read_is_named_and_can_be_said_instead(

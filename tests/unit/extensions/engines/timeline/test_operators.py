@@ -218,12 +218,26 @@ def test_another_kernel_inside_a_known_call_is_a_part_of_it() -> None:
 
 
 def test_the_experts_gemms_are_one_operator_of_two_launches() -> None:
-    shapes = ((5, 64), (8, 96, 64), (8, 64, 48), (5, 2), (5, 2))
-    call = Call("sglang::inplace_fused_experts", shapes, types=("", "c10::Float8_e4m3fn"))
+    call = experts_call((8, 1, 1))
     label = rules().label(launch("fused_moe_kernel", call))
     assert (label.operator, label.launches) == ("fused_moe", 2)
     assert label.choices == (("WEIGHTS", "fp8_block"),)
     assert label.workload == Workload.of({"M": 5, "E": 8, "N": 48, "K": 64, "TOP_K": 2, "EP": 1})
+
+
+def experts_call(scales: tuple[int, ...], dtype: str = "c10::Float8_e4m3fn") -> Call:
+    shapes = ((5, 64), (8, 96, 64), (8, 64, 48), (5, 2), (5, 2), *[()] * 10, scales)
+    return Call("sglang::inplace_fused_experts", shapes, types=("", dtype))
+
+
+@pytest.mark.parametrize("scales", [(8,), (8, 96, 1), (8, 3, 2)])
+def test_experts_in_fp8_that_have_no_blocks_of_128_are_none_of_the_operator(
+    scales: tuple[int, ...],
+) -> None:
+    label = rules().label(launch("fused_moe_kernel", experts_call(scales)))
+    assert (label.operator, label.workload) == ("", None)
+    plain = rules().label(launch("fused_moe_kernel", experts_call((), "c10::BFloat16")))
+    assert (plain.operator, plain.choices) == ("fused_moe", (("WEIGHTS", "bf16"),))
 
 
 def test_a_replay_has_the_shapes_of_the_same_kernel_and_grid_elsewhere(tmp_path: Path) -> None:

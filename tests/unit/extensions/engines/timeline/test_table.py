@@ -87,6 +87,13 @@ def test_the_parts_of_a_call_take_time_and_are_no_calls() -> None:
     assert (row.calls, row.per_call_us) == (1, 5.0)
 
 
+def test_launches_of_one_call_are_counted_together_whatever_their_grids_are() -> None:
+    moe = Label("fused_moe", "", launches=2)
+    grids = [(grid, 1, 1) for _ in range(3) for grid in (8, 32)]
+    (row,) = rows_of([(TracedLaunch("k", 0.0, 1.0, grid), moe) for grid in grids], {}, None)
+    assert (row.calls, row.per_call_us) == (3, 2.0)
+
+
 def test_a_command_has_all_workloads_of_its_operator_and_the_most_to_gain_is_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,6 +122,12 @@ def test_the_traffic_of_traces_is_how_long_shapes_take_whatever_the_tokens_are(
     trace = torch_trace(tmp_path / "trace.json", events)
     shape = frozenset({"E=128", "N=192", "K=2048", "TOP_K=8"})
     assert traffic_of([trace, trace]) == {("fused_moe", shape): 40.0}
+
+
+def test_traces_without_shapes_are_no_traffic(tmp_path: Path) -> None:
+    trace = torch_trace(tmp_path / "trace.json", [kernel("fused_moe_kernel", 0.0, 5.0)])
+    with pytest.raises(InputError, match="no shapes of any operator in it"):
+        traffic_of([trace])
 
 
 def test_operators_without_shapes_are_listed_and_have_no_command() -> None:
