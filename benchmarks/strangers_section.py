@@ -36,8 +36,8 @@ def _drafted(content: Json, what: str) -> str:
         f"most 10 lines by hand; {content['drafts_with_something_silently_wrong']} with something "
         f"silently wrong. Of {named['named']} parameters that an expert would name "
         f"{named['offered']} are offered and {named['effective']} of these change launch or code. "
-        f"`tune init` took at most {slowest:.0f} s, two at once on two cores that other jobs had "
-        f"too (load {content['environment']['load_average']:.0f}).\n"
+        f"`tune init` took at most {slowest:.0f} s at a load of "
+        f"{content['environment']['load_average']:.0f} at the end of the run.\n"
     )
     return text + "".join(
         f"\n- {row['name']}: {row.get('why_not', 'none right')}" for row in refused

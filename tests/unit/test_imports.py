@@ -30,7 +30,7 @@ BUDGET = {
     "core": 47_500,
     "runtime": 2_550,
     "export": 4_245,
-    "engines": 5_010,
+    "engines": 5_060,
     "draft": 17_170,
     "agents": 8_185,
     "cpu": 4_475,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_705,
-    "tests": 86_835,
-    "docs": 4_985,
+    "tests": 87_035,
+    "docs": 4_990,
 }
 
 
