@@ -72,6 +72,16 @@ KINDS = {
         ["# D = 64 (line 1) is left out"],
         ["  d: ["],
     ),
+    "a letter for the row that a block has threads for": (
+        "template <int D> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.y * n + blockIdx.x * D + threadIdx.x; __shared__ float s[D];\n"
+        "  s[threadIdx.x] = x[i]; __syncthreads();\n"
+        "  for (int h = D / 2; h; h /= 2) { if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h];"
+        " __syncthreads(); }\n  y[i] = x[i] * s[0] / D; }\n"
+        "void f(float* p, int m, int n) { k<128><<<dim3(n / 128, m), 128>>>(p, p, n); }\n",
+        ["# D = 128 (line 1) is left out"],
+        ["  d: ["],
+    ),
     "a letter for what a thread takes at once": (
         "template <int N> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = (blockIdx.x * blockDim.x + threadIdx.x) * N; if (i + N > n) return;\n"
