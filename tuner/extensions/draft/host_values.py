@@ -15,6 +15,7 @@ from tuner.extensions.draft.host_code import (
     calls_of,
     conditions_of,
     functions_of,
+    heads_of,
 )
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
@@ -40,6 +41,12 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
+_RETURNED = re.compile(r"return\s*(?:dim3\s*)?(?=[({])([^;]*,[^;]*);")
+# declared, counted, handed out by address, or set
+_SET = re.compile(
+    r"(?!return\b)\b\w+\s+((?:\w+\s*,\s*)*\w+)\s*[;({\[]|\bauto\s*&*\s*\[([^\]]*)\]"
+    r"|(?:\+\+|--|[(,]\s*&)\s*(\w+)|(\w+)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+)
 _MAX_HOPS = 8
 _NULL = ("nullptr", "NULL")
 
@@ -73,27 +80,51 @@ def _candidates(text: str) -> tuple[int, ...]:
 
 
 def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
-    # `grid_of(w, h)`, where it ends with `return dim3(...)`
+    # `grid_of(w, h)`, where the one function that takes it has one `return`, of `dim3(...)`
     call = re.fullmatch(r"(?:\w+::)*(\w+)\s*(?=\()(.*)", " ".join(extents), re.DOTALL)
-    helper = next((f for f in functions_of(source) if call and f.name == call[1]), None)
-    if call is None or helper is None or len(extents) > 1:
+    if call is None or len(extents) > 1:
         return extents
-    masked, (start, end) = source.masked, helper.span
-    matches = [*re.finditer(r"\breturn\s*(?:dim3\s*)?(?=[({])[^;]*,[^;]*;", masked[start:end])]
-    if len(matches) != 1:
+    masked, passed = source.masked, listed(call[2], 0)[0]
+    heads = [head for head in heads_of(source) if head.name == call[1]]
+    fitting = [
+        (head, arguments)
+        for head in heads
+        if (arguments := _arguments_for(masked, head, passed)) is not None
+    ]
+    if len(fitting) != 1 or not all(head.parameters_known for head in heads):
         return extents
-    inside = find_assignments(masked, (helper.span,), start + matches[0].start())
+    ((helper, arguments),) = fitting
+    body = masked[slice(*helper.body)]
+    returns = [*re.finditer(r"\breturn\b[^;]*;", body)]
+    match = _RETURNED.fullmatch(returns[0][0]) if len(returns) == 1 else None
+    if match is None or closing(match[1], 0) != len(match[1].rstrip()):
+        return extents
+    inside = find_assignments(masked, (helper.span,), helper.body[0] + returns[0].start())
     own = {name: f"({value.text})" for name, value in inside.items()}
-    passed = listed(call[2], 0)[0]
-    arguments = {n: f"({t})" for n, t in zip(helper.parameters, passed, strict=False)}
+    pieces = listed(match[1], 0)[0]
+    for _ in range(_MAX_HOPS):
+        pieces = tuple(IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text) for text in pieces)
+    # what the function sets and nothing says would be read as a name of the caller's
+    lists = [*_SET.findall(body), [parameter.name for parameter in helper.template]]
+    is_set = {name for texts in lists for text in texts for name in IDENTIFIER.findall(text)}
+    if is_set & {name for text in pieces for name in IDENTIFIER.findall(text)}:
+        return extents
+    return tuple(
+        IDENTIFIER.sub(lambda m: f"({arguments[m[0]]})" if m[0] in arguments else m[0], text)
+        for text in pieces
+    )
 
-    def write(text: str) -> str:
-        for _ in range(_MAX_HOPS):
-            text = IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text)
-        return IDENTIFIER.sub(lambda m: arguments.get(m[0], m[0]), text)
 
-    opening = re.compile(r"[({]").search(matches[0][0])
-    return tuple(map(write, listed(matches[0][0], opening.start())[0])) if opening else extents
+def _arguments_for(
+    masked: str, head: KernelFunction, passed: Sequence[str]
+) -> dict[str, str] | None:
+    # what a function's parameters are in a call of it, by default too; None where it is another's
+    declared = listed(masked, masked.index("(", head.name_at))[0]
+    defaults = [text.partition("=")[2].strip() for text in declared[len(passed) :]]
+    if len(passed) > len(head.parameters) or not all(defaults):
+        return None
+    names = (parameter.name for parameter in head.parameters)
+    return dict(zip(names, (*passed, *defaults), strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,14 @@ GUARDED = (
     "  kernel<<<(n + 255) / 256, 256>>>(y, x, b, n); }\n"
     "void f(float* y, float* x, int n) { g(y, x, nullptr, n); }\n"
 )
+HELPED = (
+    "%s\n__global__ void k(float* y, const float* x, int w, int h) {\n"
+    "  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;\n"
+    "  if (c < w && r < h) y[r * w + c] = x[r * w + c]; }\n"
+    "void f(float* p, int w, int h) { int tile = 8, tiles = 4;\n"
+    "  k<<<grid_of(w, h), dim3(16, 16)>>>(p, p, w, h); }\n"
+)
+BLANK = "grid: [FILL_IN]  # FILL IN: blocks in x, y, z; the source says grid_of(w, h)"
 # sources, what lines of the drafts say, and what none says
 KINDS = {
     "a null pointer that a conditional asks for": (
@@ -44,6 +52,37 @@ KINDS = {
         "void f(float* p, int w, int h) { k<<<grid_of(w, h), dim3(TX, TY)>>>(p, p, w, h); }\n",
         ['grid: ["ceil_div(w, tx)", "ceil_div(h, ty)"]'],
         ["FILL_IN]  # FILL IN: blocks"],
+    ),
+    "a grid that a function makes of a default, by a name that another has": (
+        HELPED % "dim3 grid_of(int n) { return dim3((n + 1023) / 1024, 1); }\n"
+        "dim3 grid_of(int w, int h, int tile = 16) {\n"
+        "  return dim3((w + tile - 1) / tile, (h + tile - 1) / tile); }",
+        ['grid: ["ceil_div(w, 16)", "ceil_div(h, 16)"]'],
+        [],
+    ),
+    "a grid that two functions make": (
+        HELPED % "dim3 grid_of(int w, int h) { return dim3((w + 15) / 16, (h + 15) / 16); }\n"
+        "dim3 grid_of(long w, long h) { return dim3((w + 31) / 32, (h + 31) / 32); }",
+        [BLANK],
+        [],
+    ),
+    "a grid that a function makes in two ways": (
+        HELPED % "dim3 grid_of(int w, int h) {\n"
+        "  if (h > 64) { dim3 g; g.x = (w + 127) / 128; g.y = h; return g; }\n"
+        "  return dim3((w + 1023) / 1024, 1); }",
+        [BLANK],
+        [],
+    ),
+    "a grid of what a function sets twice": (
+        HELPED % "dim3 grid_of(int w, int h) { int tiles; if (w > 9) tiles = (w + 31) / 32;\n"
+        "  else tiles = (w + 15) / 16; return dim3(tiles, (h + 15) / 16); }",
+        [BLANK],
+        [],
+    ),
+    "a grid of a parameter that a function changes": (
+        HELPED % "dim3 grid_of(int w, int h) { w *= 2; return dim3((w + 15) / 16, h); }",
+        [BLANK],
+        [],
     ),
     "a function of a class that is an argument": (
         "template <int T, int V> struct P { static constexpr int threads = T;\n"
