@@ -86,8 +86,11 @@ def _asked(
     divisors: list[str | None] = []
     for key, extent in zip(_DIVISORS, EXTENTS, strict=True):
         by = named.get(key, [extent] if key not in named and extent in values else None)
-        is_said = isinstance(by, list) and all(isinstance(one, str) for one in by)
-        divisors.append(" * ".join(by or ["1"]) if is_said else None)
+        texts_alone = isinstance(by, list) and all(isinstance(one, str) for one in by)
+        terms = by or ["1"] if texts_alone else []
+        # `n + 1` is a factor as a whole
+        factors = [one if re.fullmatch(r"\w+", one) else f"({one})" for one in terms]
+        divisors.append(" * ".join(factors) or None)
     return tuple(text for text in texts if isinstance(text, str)), tuple(divisors)
 
 

@@ -48,3 +48,12 @@ def test_only_what_nothing_in_the_source_declares_becomes_a_macro(tmp_path: Path
         "  if (use_padding) x[block_size_x * n] = 0; }\n"
     )
     assert Asked().with_script(source).defined == ("use_padding=1",)
+
+
+def test_a_sum_divides_as_a_whole(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "tune_params)\n", 'tune_params, grid_div_x=["block_size_x + 1", "use_padding", "2"])\n'
+    )
+    (tmp_path / "tune_k.py").write_text(script)
+    divisors = read_tuning_script(tmp_path / "k.cu").divisors
+    assert divisors == ("(block_size_x + 1) * use_padding * 2", None, None)
