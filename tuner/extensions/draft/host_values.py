@@ -169,14 +169,14 @@ class HostLaunch:
 
     def with_divisors(self, divisors: Sequence[str | None]) -> HostLaunch:
         """Divide by what a script says where nothing launches the kernel, as far as it is known."""
-        rounded = re.compile(r"\(?(.+?)\)?(?: \+ (.+) - 1\) / \2)?")
+        rounded = re.compile(r"\((.+) \+ (.+) - 1\) / \2")
         names = {constant.name for constant in self.source.constants}
         grid = [*self.site.grid]
         for place, by in enumerate(divisors[: len(grid)] if self.is_guessed else ()):
             match = rounded.fullmatch(grid[place])
             is_known = by is not None and {*IDENTIFIER.findall(by)} <= names
-            if match is not None and is_known and grid[place] != UNKNOWN:
-                size = match[1]
+            if is_known and grid[place] != UNKNOWN:
+                size = grid[place] if match is None else match[1]
                 grid[place] = f"({size} + ({by}) - 1) / ({by})" if by != "1" else size
         return replace(self, site=replace(self.site, grid=tuple(grid)))
 

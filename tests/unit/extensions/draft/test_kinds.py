@@ -245,3 +245,21 @@ def test_a_tuning_script_says_the_grid_and_what_its_parameters_keep_to(
     assert "default: {block_size_x: 16, block_size_y: 4, tile_x: 1" in space
     assert 'grid: ["ceil_div(w, block_size_x * tile_x)", "ceil_div(h, block_size_y)"]' in space
     assert "block: [block_size_x, block_size_y]" in space
+
+
+def test_a_script_divides_a_bound_that_is_a_product_with_a_sum(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    (tmp_path / "tune.py").write_text(
+        "from kernel_tuner import tune_kernel\n"
+        'tune_params = {"block_size_x": [64, 128], "tile": [1, 2]}\n'
+        'tune_kernel("k", "k.cu", n, args, tune_params, grid_div_x=["block_size_x", "tile"])\n'
+    )
+    space, _ = drafted(
+        tmp_path, pool,
+        "__global__ void k(float* y, const float* x, int n, int m) {\n"
+        "  int i0 = blockIdx.x * block_size_x * tile + threadIdx.x;\n"
+        "  for (int t = 0; t < tile; t++) { int i = i0 + t * block_size_x;\n"
+        "    if (i < n * (m + 1)) y[i] = x[i]; } }\n",
+    )  # fmt: skip
+    assert 'grid: ["ceil_div(n * (m + 1), block_size_x * tile)"]' in space
