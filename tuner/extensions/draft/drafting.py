@@ -43,6 +43,7 @@ from tuner.source.facts import IDENTIFIER, KernelFunction, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
+from tuner.source.syntax import mask
 from tuner.source.unsupported import require_arguments, require_body, require_closed
 from tuner.space.blanks import blanks_in, require_filled
 from tuner.space.choices import check_names, search_space
@@ -108,7 +109,7 @@ class Asked:
 
     def with_script(self, path: Path) -> Asked:
         """Take what a script beside a source has values for, the first where it has none."""
-        script, text = read_tuning_script(path), source_text(path)
+        script, text = read_tuning_script(path), mask(source_text(path))
         given = {name.partition("=")[0] for name in self.defined}
         used = (name for name in script.values if re.search(rf"\b{name}\b", text))
         undeclared = [n for n in used if n not in given and not _declares(text, n)]
