@@ -49,8 +49,14 @@ class TuningScript:
             dict(zip(names, values, strict=True))
             for values in islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
         )
-        allowed = (config for config in configs if all(text.evaluate(config) for text in asked))
+        allowed = (config for config in configs if _keeps_to(config, asked))
         return next(allowed, {name: self.values[name][0] for name in names})
+
+
+def _keeps_to(config: Mapping[str, Value], asked: Sequence[Expression]) -> bool:
+    with suppress(ExpressionError):  # `n % 0`
+        return all(expression.evaluate(config) for expression in asked)
+    return False
 
 
 NO_SCRIPT = TuningScript()
