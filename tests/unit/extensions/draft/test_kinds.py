@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,8 +116,9 @@ KINDS = {
         "template <int D> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = blockIdx.y * n + blockIdx.x * D + threadIdx.x; __shared__ float s[D];\n"
         "  s[threadIdx.x] = x[i]; __syncthreads();\n"
-        "  for (int h = D / 2; h; h /= 2) { if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h];"
-        " __syncthreads(); }\n  y[i] = x[i] * s[0] / D; }\n"
+        "  for (int h = D / 2; h; h /= 2) { __syncthreads();\n"
+        "    if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h]; }\n"
+        "  __syncthreads(); y[i] = x[i] * s[0] / D; }\n"
         "void f(float* p, int m, int n) { k<128><<<dim3(n / 128, m), 128>>>(p, p, n); }\n",
         ["# D = 128 (line 1) is left out"],
         ["  d: ["],
@@ -189,6 +191,23 @@ def test_what_a_macro_writes_by_address_is_written(tmp_path: Path, pool: NvrtcPo
     assert "(reinterpret_cast<float4*>(&(y[i]))[0]) = v;" in unit
     assert "{name: y, dtype: float32, shape: [n], role: output}" in space
     assert "{name: x, dtype: float32, shape: [n], role: input}" in space
+
+
+def test_what_a_macro_sets_or_adds_to_is_written(tmp_path: Path, pool: NvrtcPool) -> None:
+    space, unit = drafted(
+        tmp_path, pool,
+        "#define SET(d, v) d = v\n#define ADD(d, v) atomicAdd(&(d), v)\n"
+        "#define EACH(d, v) do { if ((v) != 0.f) (d)[0] += (v); } while (0)\n"
+        "__global__ void k(float* y, float* s, float* t, const float* x, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) { SET(y[i], x[i]); ADD(s[0], x[i]); EACH(t + i, x[i]); } }\n"
+        "void f(float* y, float* s, float* t, float* x, int n) {\n"
+        "  k<<<(n + 127) / 128, 128>>>(y, s, t, x, n); }\n",
+    )  # fmt: skip
+    assert "{ y[i] = x[i]; atomicAdd(&(s[0]), x[i]);" in unit
+    assert "{name: y, dtype: float32, shape: [n], role: output}" in space
+    for name in "st":
+        assert re.search(rf"name: {name}, .*, role: inout", space)
 
 
 def test_members_of_members_are_parameters(tmp_path: Path, pool: NvrtcPool) -> None:
