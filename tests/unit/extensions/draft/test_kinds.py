@@ -85,6 +85,14 @@ KINDS = {
         [BLANK],
         [],
     ),
+    "a block and a grid that a function chooses by reference": (
+        HEAD + EACH + "void choose(int n, int& blocks, int& threads) {\n"
+        "  threads = n > 4096 ? 256 : 64; blocks = (n + threads - 1) / threads; }\n"
+        "void f(float* p, int n) { int blocks = 0, threads = 128; choose(n, blocks, threads);\n"
+        "  k<<<blocks, threads>>>(p, p, n); }\n",
+        ["# guessed: the source says threads"],
+        ["block: [128]", "grid: [0]"],
+    ),
     "a function of a class that is an argument": (
         "template <int T, int V> struct P { static constexpr int threads = T;\n"
         "  static constexpr int vec = V; static constexpr int tile() { return T * V; } };\n"
