@@ -21,7 +21,7 @@ from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import UNKNOWN, guessed_site
-from tuner.source.accesses import Assigned, find_assignments
+from tuner.source.accesses import Assigned, bare, find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
@@ -161,7 +161,8 @@ class HostLaunch:
             first = first.with_helpers()
             # what variables are that several lines of the host code set
             values = branch_values(source.masked, first.around, first.site.at)
-            site = replace(first.site, definitions={**values, **first.site.definitions})
+            definitions = first.as_chosen({**values, **first.site.definitions})
+            site = replace(first.site, definitions=definitions)
             return replace(first, site=site).with_block()
         host_launch = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, host_launch.types())
@@ -265,6 +266,30 @@ class HostLaunch:
         masked, chosen = self.source.masked, self.site.set_at
         more = () if chosen is None else conditions_of(masked, chosen, chosen=True)
         return (*more, *conditions_of(masked, self.site.at))
+
+    def as_chosen(self, definitions: Mapping[str, str]) -> Mapping[str, str]:
+        """Say what variables are where the pointer is set to this kernel: `if (n < 9) per = 4;`.
+
+        What asks for something else of the same names is left out.
+        """
+        masked, own = self.source.masked, self.site.set_at
+        places = {site.set_at for site in self.source.launches if site.at == self.site.at}
+        asked = {at: conditions_of(masked, at, chosen=True) for at in places if at is not None}
+        if own is None or len(asked) < 2:
+            return definitions
+        answers = {bare(condition.text): condition.holds for condition in asked[own]}
+        for at, conditions in asked.items():
+            rest = [c for c in conditions if c not in asked[own]]
+            # the last to be set is what is launched
+            if at > own and len(rest) == 1:
+                answers.setdefault(bare(rest[0].text), not rest[0].holds)
+        texts = {name: _answered(text, answers) for name, text in definitions.items()}
+        names = names_behind((c.text for found in asked.values() for c in found), {})
+        return {
+            name: text
+            for name, text in texts.items()
+            if "?" not in text or names.isdisjoint(IDENTIFIER.findall(text))
+        }
 
     @property
     def is_ruled_out(self) -> bool:
@@ -621,6 +646,22 @@ class Host:
             pieces += [text[end : match.start()], str(found.value)]
             end = match.end()
         return "".join([*pieces, text[end:]])
+
+
+def _answered(text: str, answers: Mapping[str, bool]) -> str:
+    # `condition ? value : other`, as far as conditions have an answer
+    for _ in range(_MAX_DEPTH):
+        source, node = parse_expression(plain(text)) or ("", None)
+        if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
+            break
+        test, *texts = (text_of(child, source) for child in node.named_children)
+        asked = bare(test)
+        is_negated = asked not in answers and asked.startswith("!")
+        holds = answers.get(bare(asked[1:]) if is_negated else asked)
+        if holds is None:
+            break
+        text = texts[0 if holds is not is_negated else 1]
+    return text
 
 
 def plain(text: str) -> str:

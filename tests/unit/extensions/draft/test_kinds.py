@@ -23,6 +23,15 @@ GUARDED = (
     "  kernel<<<(n + 255) / 256, 256>>>(y, x, b, n); }\n"
     "void f(float* y, float* x, int n) { g(y, x, nullptr, n); }\n"
 )
+POINTED = (
+    "template <int V> __global__ void k(float* y, const float* x, int n) {\n"
+    "  int i = (blockIdx.x * blockDim.x + threadIdx.x) * V;\n"
+    "  for (int e = 0; e < V; e++) if (i + e < n) y[i + e] = x[i + e]; }\n"
+    "void f(float* y, float* x, int n) { %s\n"
+    "  kernel<<<(n + 256 * per - 1) / (256 * per), 256>>>(y, x, n); }\n"
+    "int main() { int n = %s; float *x, *y; f(y, x, n); }\n"
+)
+SET_IN_IF = "int per = 1; auto kernel = &k<1>; if (n % 4 == 0) { kernel = &k<4>; per = 4; }"
 HELPED = (
     "%s\n__global__ void k(float* y, const float* x, int w, int h) {\n"
     "  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;\n"
@@ -60,6 +69,26 @@ KINDS = {
         "  return dim3((w + tile - 1) / tile, (h + tile - 1) / tile); }",
         ['grid: ["ceil_div(w, 16)", "ceil_div(h, 16)"]'],
         [],
+    ),
+    "a grid that goes with the kernel that a pointer keeps": (
+        POINTED % (SET_IN_IF, 1000003),
+        ["kernel: k<1>\n      grid: [\"ceil_div(n, 256 * 1)\"]"],
+        [" if "],
+    ),
+    "a grid that goes with the kernel that a pointer is set to": (
+        POINTED % (SET_IN_IF, 1000000),
+        ["kernel: k<4>\n      grid: [\"ceil_div(n, 256 * 4)\"]"],
+        [" if "],
+    ),
+    "a grid that asks as the pointer does": (
+        POINTED % ("auto kernel = n % 4 ? k<1> : k<4>; int per = n % 4 ? 1 : 4;", 1000000),
+        ["kernel: k<4>\n      grid: [\"ceil_div(n, 256 * 4)\"]"],
+        [" if "],
+    ),
+    "a grid that asks otherwise than the pointer does": (
+        POINTED % ("auto kernel = n % 4 ? k<1> : k<4>; int per = n % 8 ? 1 : 4;", 1000000),
+        ["kernel: k<4>"],
+        [" if "],
     ),
     "a grid that two functions make": (
         HELPED % "dim3 grid_of(int w, int h) { return dim3((w + 15) / 16, (h + 15) / 16); }\n"
