@@ -186,6 +186,15 @@ KINDS = {
         ['- "n <= block_size"'],
         ["not n <="],
     ),
+    "a block that names its columns alone": (
+        "#define BLOCK_X 64\n#define ROWS 2\n"
+        "__global__ void k(float* y, const float* x, int w, int h) {\n"
+        "  int c = blockIdx.x * BLOCK_X + threadIdx.x, r = blockIdx.y * ROWS + threadIdx.y;\n"
+        "  for (int e = 0; e < ROWS; e++)\n"
+        "    if (c < w && r + e < h) y[(r + e) * w + c] = x[(r + e) * w + c]; }\n",
+        ["block: [FILL_IN]", "the source says nothing; follows block_x"],
+        ["[32, 8]", "block: [block_x]", "says ,"],
+    ),
     "a function by the name of a literal's end": (
         HEAD + "  int i = blockIdx.x * 128 + threadIdx.x; if (i < n) y[i] = x[i] * .5f + 1.f; }\n"
         "void f(float* p, int n) { k<<<(n + 127) / 128, 128>>>(p, p, n); }\n",
