@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from tuner.source.facts import Span
-from tuner.source.syntax import Node, ancestors, closing, fold, part, text_of
+from tuner.source.syntax import Node, ancestors, closing, fold, listed, part, text_of
 
 _ASSIGNED = re.compile(r"(?<![\w.>])([A-Za-z_][\w.]*)\s*=(?!=)\s*([^;{}]+|\w*\s*\{[^;{}]*\})\s*;")
 _CONSTRUCTED = re.compile(r"\b(?:dim3|cudaLaunchConfig_t)\s+(?:const\s+)?(\w+)\s*(?=[({])")
@@ -20,6 +21,12 @@ _CHANGED = re.compile(
     r"|(?<![\w.>])([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)=)"
     r"|(?<!cudaLaunchKernelEx)(?<!cudaLaunchKernelExC)[(,)]\s*&\s*([A-Za-z_]\w*)\s*(?=[,)])"
 )
+# a function with a `T& x` or `T*& x`
+_REFERRING = re.compile(
+    r"\b(?!(?:if|for|while|switch|catch)\b)(\w+)\s*"
+    r"(?=\([^(){};]*&[^(){};]*\)\s*(?:const\s*)?(?:noexcept\s*)?\{)"
+)
+_REFERENCE = re.compile(r"(?!const\b[^*]*$)[^&=]*\w[^&=]*(?<!const)(?<!const )&\s*\w*(?: =.*)?$")
 _LONGEST_WORD = 200
 _BRACE = re.compile(r"[{}]")
 
@@ -50,8 +57,8 @@ def find_assignments(
 ) -> dict[str, Assigned]:
     """Map the variables that the function around `end` gives one value before it.
 
-    Those that it counts up, adds to or hands out by address are left out, up to the end of the
-    loop around if there is one: they have several.
+    Those that it counts up, adds to or hands out by address or reference are left out, up to the
+    end of the loop around if there is one: they have several.
     """
     # a function that was not recognized begins after the one before it
     before = masked.rfind("\n}", 0, end) + 1
@@ -73,11 +80,37 @@ def find_assignments(
             found.update(seen)
     changes = _CHANGED.finditer(masked, start, max(end, loop_end))
     changed = {name for match in changes for name in match.groups()}
+    changed |= handed_by_reference(masked, (start, max(end, loop_end)))
     return {
         name: Assigned(*next(iter(found.items())))
         for name, found in values.items()
         if len(found) == 1 and name not in changed
     }
+
+
+def handed_by_reference(masked: str, span: Span) -> set[str]:
+    """List the variables that a span hands to functions of the file which may change them."""
+    places = _reference_places(masked)
+    if not places:
+        return set()
+    calls = re.compile(rf"\b({'|'.join(places)})\s*(?:<[^<>();]*>\s*)?(?=\()")
+    return {
+        argument
+        for call in calls.finditer(masked, *span)
+        for place, argument in enumerate(listed(masked, call.end())[0])
+        if place in places[call[1]] and argument.isidentifier()
+    }
+
+
+@lru_cache(maxsize=8)
+def _reference_places(masked: str) -> dict[str, set[int]]:
+    # which parameters of functions are `T&` or `T*&`
+    places: dict[str, set[int]] = {}
+    for head in _REFERRING.finditer(masked):
+        for place, declared in enumerate(listed(masked, head.end())[0]):
+            if _REFERENCE.match(declared):
+                places.setdefault(head[1], set()).add(place)
+    return places
 
 
 _LEAVES = ("return_statement", "continue_statement", "break_statement", "throw_statement")

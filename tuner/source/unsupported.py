@@ -129,7 +129,8 @@ _BODIES = (
     ),
     (
         r"\bthis_grid\s*\(\s*\)\s*\.\s*sync\b|\b(\w+)\s*=\s*(?:\w+\s*::\s*)*this_grid\s*\(\s*\)"
-        r"(?=[\s\S]*\b(?:\1\s*\.\s*sync|sync\s*\(\s*\1\s*\)))",
+        # up to where the name is another group's
+        r"(?=(?:(?!\b\1\s*=)[\s\S])*\b(?:\1\s*\.\s*sync|sync\s*\(\s*\1\s*\)))",
         "waits for all blocks of the grid, which takes a cooperative launch",
         "cut it there into kernels that a search space launches one after another",
     ),

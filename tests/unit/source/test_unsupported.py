@@ -83,6 +83,12 @@ def test_device_code_that_cannot_be_tuned_is_told_with_its_line(row: str, what: 
     assert told.value.remedy
 
 
+def test_a_block_by_the_name_that_the_grid_had_may_be_waited_for() -> None:
+    body = "auto g = cg::this_grid(); int i = g.thread_rank();"
+    body += " { auto g = cg::this_thread_block(); g.sync(); }"
+    require_body("k", Path("k.cu"), 3, f"__global__ void k(float* x) {{ {body} }}")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from tuner.source.accesses import handed_by_reference
 from tuner.source.facts import Span, within
 from tuner.source.syntax import Node, ancestors, fold, parse_tree, part, text_of, walk
 
@@ -20,12 +21,12 @@ _COMPARED = re.compile(r"\(?([^<>=&|?]+?)(<|>)=?([^<>=&|?]+?)\)?")
 def branch_values(masked: str, around: Span, at: int) -> dict[str, str]:
     """Map the variables of the function `around` to what they are at `at`, each as one expression.
 
-    What a loop sets, is counted or is handed out by address is left out.
+    What a loop sets, is counted or is handed out by address or reference is left out.
     """
     root = parse_tree(masked).descendant_for_byte_range(around[0], max(at, around[0]))
     values: dict[str, str] = {}
     declared: dict[str, int] = {}
-    lost: set[str] = set()
+    lost = handed_by_reference(masked, (around[0], max(at, around[0])))
     for node in walk(root) if root is not None else ():
         if node.start_byte >= at:
             break

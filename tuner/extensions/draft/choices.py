@@ -167,7 +167,10 @@ def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
     """Tell of a letter that a block, and a tile, has so many threads, or a thread elements."""
     grid, known = launch.site.grid, launch.site.definitions
     text = " ".join([*grid, *(known.get(one, "") for one in names_behind(grid, known))])
-    is_block = stated in launch.site.block and re.search(rf"/\s*{stated}\b", text) is not None
+    # what does not round up may count rows, of which each block has one
+    less = str(int(stated) - 1) if stated.isdigit() else rf"{stated}\s*-\s*1"
+    rounded_up = rf"\+\s*\(?\s*{less}\s*\)?\s*\)\s*/\s*{stated}\b"
+    is_block = stated in launch.site.block and re.search(rounded_up, text) is not None
     is_taken = re.search(
         rf"=\s*[^;=<>]*\bthreadIdx\.x[^;=<>]*\)\s*\*\s*{name}\s*;",
         launch.source.masked[slice(*launch.kernel.body)],

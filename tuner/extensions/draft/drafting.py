@@ -16,7 +16,7 @@ from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
 from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
-from tuner.extensions.draft.extract.macros import INLINE
+from tuner.extensions.draft.extract.macros import is_inline
 from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
@@ -43,6 +43,7 @@ from tuner.source.facts import IDENTIFIER, KernelFunction, SourceFile, bare_name
 from tuner.source.host import Edit, apply_edits, host_edits
 from tuner.source.kernels import element_dtype
 from tuner.source.reader import source_text
+from tuner.source.syntax import mask
 from tuner.source.unsupported import require_arguments, require_body, require_closed
 from tuner.space.blanks import blanks_in, require_filled
 from tuner.space.choices import check_names, search_space
@@ -108,7 +109,7 @@ class Asked:
 
     def with_script(self, path: Path) -> Asked:
         """Take what a script beside a source has values for, the first where it has none."""
-        script, text = read_tuning_script(path), source_text(path)
+        script, text = read_tuning_script(path), mask(source_text(path))
         given = {name.partition("=")[0] for name in self.defined}
         used = (name for name in script.values if re.search(rf"\b{name}\b", text))
         undeclared = [n for n in used if n not in given and not _declares(text, n)]
@@ -255,12 +256,12 @@ def draft_source(
     defined = [definition.name for definition in source.definitions if definition.kind in kinds]
     used = {*IDENTIFIER.findall(source.masked, *kernel.body)}
     inside = (macro for name, macro in macros_in(source.masked).items() if name in used)
-    is_inline = any(macro.parameters and INLINE.search(macro.body) for macro in inside)
+    writes_out = any(map(is_inline, inside))
     # a space has a number a member of a `float4` or a struct that is passed by value
     plain = [p for p in kernel.parameters if not p.pointers and p.dtype is None]
     structs = {d.name for d in source.definitions if d.kind == "class"} | source.aliases.keys()
     members = [p for p in plain if p.c_type in structs or element_dtype(p.c_type, source.aliases)]
-    if members or is_inline or len({*defined}) < len(defined):
+    if members or writes_out or len({*defined}) < len(defined):
         # which of the alternatives of an #if a build takes, and what macros do, extraction knows
         return _draft_extraction(path, folder, asked, compiler(), force)
     for start, end in source.reachable([kernel]):

@@ -15,12 +15,13 @@ from tuner.extensions.draft.host_code import (
     calls_of,
     conditions_of,
     functions_of,
+    heads_of,
 )
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
 from tuner.extensions.draft.unlaunched import UNKNOWN, guessed_site
-from tuner.source.accesses import Assigned, find_assignments
+from tuner.source.accesses import Assigned, bare, find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
@@ -40,6 +41,12 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
+_RETURNED = re.compile(r"return\s*(?:dim3\s*)?(?=[({])([^;]*,[^;]*);")
+# declared, counted, handed out by address, or set
+_SET = re.compile(
+    r"(?!return\b)\b\w+\s+((?:\w+\s*,\s*)*\w+)\s*[;({\[]|\bauto\s*&*\s*\[([^\]]*)\]"
+    r"|(?:\+\+|--|[(,]\s*&)\s*(\w+)|(\w+)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+)
 _MAX_HOPS = 8
 _NULL = ("nullptr", "NULL")
 
@@ -73,27 +80,51 @@ def _candidates(text: str) -> tuple[int, ...]:
 
 
 def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
-    # `grid_of(w, h)`, where it ends with `return dim3(...)`
+    # `grid_of(w, h)`, where the one function that takes it has one `return`, of `dim3(...)`
     call = re.fullmatch(r"(?:\w+::)*(\w+)\s*(?=\()(.*)", " ".join(extents), re.DOTALL)
-    helper = next((f for f in functions_of(source) if call and f.name == call[1]), None)
-    if call is None or helper is None or len(extents) > 1:
+    if call is None or len(extents) > 1:
         return extents
-    masked, (start, end) = source.masked, helper.span
-    matches = [*re.finditer(r"\breturn\s*(?:dim3\s*)?(?=[({])[^;]*,[^;]*;", masked[start:end])]
-    if len(matches) != 1:
+    masked, passed = source.masked, listed(call[2], 0)[0]
+    heads = [head for head in heads_of(source) if head.name == call[1]]
+    fitting = [
+        (head, arguments)
+        for head in heads
+        if (arguments := _arguments_for(masked, head, passed)) is not None
+    ]
+    if len(fitting) != 1 or not all(head.parameters_known for head in heads):
         return extents
-    inside = find_assignments(masked, (helper.span,), start + matches[0].start())
+    ((helper, arguments),) = fitting
+    body = masked[slice(*helper.body)]
+    returns = [*re.finditer(r"\breturn\b[^;]*;", body)]
+    match = _RETURNED.fullmatch(returns[0][0]) if len(returns) == 1 else None
+    if match is None or closing(match[1], 0) != len(match[1].rstrip()):
+        return extents
+    inside = find_assignments(masked, (helper.span,), helper.body[0] + returns[0].start())
     own = {name: f"({value.text})" for name, value in inside.items()}
-    passed = listed(call[2], 0)[0]
-    arguments = {n: f"({t})" for n, t in zip(helper.parameters, passed, strict=False)}
+    pieces = listed(match[1], 0)[0]
+    for _ in range(_MAX_HOPS):
+        pieces = tuple(IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text) for text in pieces)
+    # what the function sets and nothing says would be read as a name of the caller's
+    lists = [*_SET.findall(body), [parameter.name for parameter in helper.template]]
+    is_set = {name for texts in lists for text in texts for name in IDENTIFIER.findall(text)}
+    if is_set & {name for text in pieces for name in IDENTIFIER.findall(text)}:
+        return extents
+    return tuple(
+        IDENTIFIER.sub(lambda m: f"({arguments[m[0]]})" if m[0] in arguments else m[0], text)
+        for text in pieces
+    )
 
-    def write(text: str) -> str:
-        for _ in range(_MAX_HOPS):
-            text = IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text)
-        return IDENTIFIER.sub(lambda m: arguments.get(m[0], m[0]), text)
 
-    opening = re.compile(r"[({]").search(matches[0][0])
-    return tuple(map(write, listed(matches[0][0], opening.start())[0])) if opening else extents
+def _arguments_for(
+    masked: str, head: KernelFunction, passed: Sequence[str]
+) -> dict[str, str] | None:
+    # what a function's parameters are in a call of it, by default too; None where it is another's
+    declared = listed(masked, masked.index("(", head.name_at))[0]
+    defaults = [text.partition("=")[2].strip() for text in declared[len(passed) :]]
+    if len(passed) > len(head.parameters) or not all(defaults):
+        return None
+    names = (parameter.name for parameter in head.parameters)
+    return dict(zip(names, (*passed, *defaults), strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +161,8 @@ class HostLaunch:
             first = first.with_helpers()
             # what variables are that several lines of the host code set
             values = branch_values(source.masked, first.around, first.site.at)
-            site = replace(first.site, definitions={**values, **first.site.definitions})
+            definitions = first.as_chosen({**values, **first.site.definitions})
+            site = replace(first.site, definitions=definitions)
             return replace(first, site=site).with_block()
         host_launch = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, host_launch.types())
@@ -138,14 +170,14 @@ class HostLaunch:
 
     def with_divisors(self, divisors: Sequence[str | None]) -> HostLaunch:
         """Divide by what a script says where nothing launches the kernel, as far as it is known."""
-        rounded = re.compile(r"\(?(.+?)\)?(?: \+ (.+) - 1\) / \2)?")
+        rounded = re.compile(r"\((.+) \+ (.+) - 1\) / \2")
         names = {constant.name for constant in self.source.constants}
         grid = [*self.site.grid]
         for place, by in enumerate(divisors[: len(grid)] if self.is_guessed else ()):
             match = rounded.fullmatch(grid[place])
             is_known = by is not None and {*IDENTIFIER.findall(by)} <= names
-            if match is not None and is_known and grid[place] != UNKNOWN:
-                size = match[1]
+            if is_known and grid[place] != UNKNOWN:
+                size = grid[place] if match is None else match[1]
                 grid[place] = f"({size} + ({by}) - 1) / ({by})" if by != "1" else size
         return replace(self, site=replace(self.site, grid=tuple(grid)))
 
@@ -234,6 +266,30 @@ class HostLaunch:
         masked, chosen = self.source.masked, self.site.set_at
         more = () if chosen is None else conditions_of(masked, chosen, chosen=True)
         return (*more, *conditions_of(masked, self.site.at))
+
+    def as_chosen(self, definitions: Mapping[str, str]) -> Mapping[str, str]:
+        """Say what variables are where the pointer is set to this kernel: `if (n < 9) per = 4;`.
+
+        What asks for something else of the same names is left out.
+        """
+        masked, own = self.source.masked, self.site.set_at
+        places = {site.set_at for site in self.source.launches if site.at == self.site.at}
+        asked = {at: conditions_of(masked, at, chosen=True) for at in places if at is not None}
+        if own is None or len(asked) < 2:
+            return definitions
+        answers = {bare(condition.text): condition.holds for condition in asked[own]}
+        for at, conditions in asked.items():
+            rest = [c for c in conditions if c not in asked[own]]
+            # the last to be set is what is launched
+            if at > own and len(rest) == 1:
+                answers.setdefault(bare(rest[0].text), not rest[0].holds)
+        texts = {name: _answered(text, answers) for name, text in definitions.items()}
+        names = names_behind((c.text for found in asked.values() for c in found), {})
+        return {
+            name: text
+            for name, text in texts.items()
+            if "?" not in text or names.isdisjoint(IDENTIFIER.findall(text))
+        }
 
     @property
     def is_ruled_out(self) -> bool:
@@ -590,6 +646,22 @@ class Host:
             pieces += [text[end : match.start()], str(found.value)]
             end = match.end()
         return "".join([*pieces, text[end:]])
+
+
+def _answered(text: str, answers: Mapping[str, bool]) -> str:
+    # `condition ? value : other`, as far as conditions have an answer
+    for _ in range(_MAX_DEPTH):
+        source, node = parse_expression(plain(text)) or ("", None)
+        if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
+            break
+        test, *texts = (text_of(child, source) for child in node.named_children)
+        asked = bare(test)
+        is_negated = asked not in answers and asked.startswith("!")
+        holds = answers.get(bare(asked[1:]) if is_negated else asked)
+        if holds is None:
+            break
+        text = texts[0 if holds is not is_negated else 1]
+    return text
 
 
 def plain(text: str) -> str:

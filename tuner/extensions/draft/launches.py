@@ -176,7 +176,7 @@ def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Lau
             blocks = f"ceil_div({blocks}, {factors})"
         drafted = replace(drafted, grid=(blocks, *drafted.grid[1:]))
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
-    if not launch.is_guessed or own_block is None or len(drafted.block or ()) > 1:
+    if not launch.is_guessed or own_block is None or len(launch.site.block) > 1:
         return drafted
     return replace(drafted, block=(own_block,))
 
@@ -313,7 +313,9 @@ def launch_draft(
             or (c.divides_grid and key == "grid")
         ]
         if drafted is None and follows:
-            hints[key] = f"{hints.get(key, '')}, which follows {', '.join(follows)}"
+            names = ", ".join(follows)
+            said = hints.get(key)
+            hints[key] = f"{said}, which follows {names}" if said else f"nothing; follows {names}"
     return LaunchDraft(name, grid, block, shared, hints)
 
 

@@ -76,8 +76,9 @@ class _UnlaunchedReading:
     def block(self) -> tuple[str, ...]:
         extents = max(self.count("threadIdx"), self.count("blockDim"), 1)
         named = [self.extent(axis) for axis in "xyz"[:extents]]
-        if all(named):
-            return tuple(named)
+        if any(named):
+            # beside one that the code names no usual one is likely
+            return tuple(name or UNKNOWN for name in named)
         tile = _TILE.search(self.body)
         if extents == 1:
             return (self.threads(),)

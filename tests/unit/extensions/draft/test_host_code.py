@@ -152,3 +152,14 @@ def test_an_extent_that_is_assigned_again_is_what_it_is_then() -> None:
     (site,) = source.launches
     assert site.grid == ("n", "3")
     assert site.block == ("32 * (((min(n, 1024)) + 31) / 32)",)
+
+
+def test_what_is_handed_by_reference_has_no_one_value() -> None:
+    source = host(
+        "void pick(int& a, float*& p, const int& b, float* const& q, int c) { a = 2; p = q; }\n"
+        "int main() { int a = 1, b = 1, c = 1; float* p = nullptr;\n"
+        "  float* q = nullptr; if (a & c) { use(&x); } pick(a, p, b, q, c); last(); }"
+    )
+    main = functions_of(source)[-1].span
+    end = source.masked.index("last()")
+    assert {*find_assignments(source.masked, (main,), end)} == {"b", "c", "q"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,23 @@ GUARDED = (
     "  kernel<<<(n + 255) / 256, 256>>>(y, x, b, n); }\n"
     "void f(float* y, float* x, int n) { g(y, x, nullptr, n); }\n"
 )
+POINTED = (
+    "template <int V> __global__ void k(float* y, const float* x, int n) {\n"
+    "  int i = (blockIdx.x * blockDim.x + threadIdx.x) * V;\n"
+    "  for (int e = 0; e < V; e++) if (i + e < n) y[i + e] = x[i + e]; }\n"
+    "void f(float* y, float* x, int n) { %s\n"
+    "  kernel<<<(n + 256 * per - 1) / (256 * per), 256>>>(y, x, n); }\n"
+    "int main() { int n = %s; float *x, *y; f(y, x, n); }\n"
+)
+SET_IN_IF = "int per = 1; auto kernel = &k<1>; if (n % 4 == 0) { kernel = &k<4>; per = 4; }"
+HELPED = (
+    "%s\n__global__ void k(float* y, const float* x, int w, int h) {\n"
+    "  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;\n"
+    "  if (c < w && r < h) y[r * w + c] = x[r * w + c]; }\n"
+    "void f(float* p, int w, int h) { int tile = 8, tiles = 4;\n"
+    "  k<<<grid_of(w, h), dim3(16, 16)>>>(p, p, w, h); }\n"
+)
+BLANK = "grid: [FILL_IN]  # FILL IN: blocks in x, y, z; the source says grid_of(w, h)"
 # sources, what lines of the drafts say, and what none says
 KINDS = {
     "a null pointer that a conditional asks for": (
@@ -44,6 +62,65 @@ KINDS = {
         "void f(float* p, int w, int h) { k<<<grid_of(w, h), dim3(TX, TY)>>>(p, p, w, h); }\n",
         ['grid: ["ceil_div(w, tx)", "ceil_div(h, ty)"]'],
         ["FILL_IN]  # FILL IN: blocks"],
+    ),
+    "a grid that a function makes of a default, by a name that another has": (
+        HELPED % "dim3 grid_of(int n) { return dim3((n + 1023) / 1024, 1); }\n"
+        "dim3 grid_of(int w, int h, int tile = 16) {\n"
+        "  return dim3((w + tile - 1) / tile, (h + tile - 1) / tile); }",
+        ['grid: ["ceil_div(w, 16)", "ceil_div(h, 16)"]'],
+        [],
+    ),
+    "a grid that goes with the kernel that a pointer keeps": (
+        POINTED % (SET_IN_IF, 1000003),
+        ["kernel: k<1>\n      grid: [\"ceil_div(n, 256 * 1)\"]"],
+        [" if "],
+    ),
+    "a grid that goes with the kernel that a pointer is set to": (
+        POINTED % (SET_IN_IF, 1000000),
+        ["kernel: k<4>\n      grid: [\"ceil_div(n, 256 * 4)\"]"],
+        [" if "],
+    ),
+    "a grid that asks as the pointer does": (
+        POINTED % ("auto kernel = n % 4 ? k<1> : k<4>; int per = n % 4 ? 1 : 4;", 1000000),
+        ["kernel: k<4>\n      grid: [\"ceil_div(n, 256 * 4)\"]"],
+        [" if "],
+    ),
+    "a grid that asks otherwise than the pointer does": (
+        POINTED % ("auto kernel = n % 4 ? k<1> : k<4>; int per = n % 8 ? 1 : 4;", 1000000),
+        ["kernel: k<4>"],
+        [" if "],
+    ),
+    "a grid that two functions make": (
+        HELPED % "dim3 grid_of(int w, int h) { return dim3((w + 15) / 16, (h + 15) / 16); }\n"
+        "dim3 grid_of(long w, long h) { return dim3((w + 31) / 32, (h + 31) / 32); }",
+        [BLANK],
+        [],
+    ),
+    "a grid that a function makes in two ways": (
+        HELPED % "dim3 grid_of(int w, int h) {\n"
+        "  if (h > 64) { dim3 g; g.x = (w + 127) / 128; g.y = h; return g; }\n"
+        "  return dim3((w + 1023) / 1024, 1); }",
+        [BLANK],
+        [],
+    ),
+    "a grid of what a function sets twice": (
+        HELPED % "dim3 grid_of(int w, int h) { int tiles; if (w > 9) tiles = (w + 31) / 32;\n"
+        "  else tiles = (w + 15) / 16; return dim3(tiles, (h + 15) / 16); }",
+        [BLANK],
+        [],
+    ),
+    "a grid of a parameter that a function changes": (
+        HELPED % "dim3 grid_of(int w, int h) { w *= 2; return dim3((w + 15) / 16, h); }",
+        [BLANK],
+        [],
+    ),
+    "a block and a grid that a function chooses by reference": (
+        HEAD + EACH + "void choose(int n, int& blocks, int& threads) {\n"
+        "  threads = n > 4096 ? 256 : 64; blocks = (n + threads - 1) / threads; }\n"
+        "void f(float* p, int n) { int blocks = 0, threads = 128; choose(n, blocks, threads);\n"
+        "  k<<<blocks, threads>>>(p, p, n); }\n",
+        ["# guessed: the source says threads"],
+        ["block: [128]", "grid: [0]"],
     ),
     "a function of a class that is an argument": (
         "template <int T, int V> struct P { static constexpr int threads = T;\n"
@@ -72,6 +149,17 @@ KINDS = {
         ["# D = 64 (line 1) is left out"],
         ["  d: ["],
     ),
+    "a letter for the row that a block has threads for": (
+        "template <int D> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.y * n + blockIdx.x * D + threadIdx.x; __shared__ float s[D];\n"
+        "  s[threadIdx.x] = x[i]; __syncthreads();\n"
+        "  for (int h = D / 2; h; h /= 2) { __syncthreads();\n"
+        "    if (threadIdx.x < h) s[threadIdx.x] += s[threadIdx.x + h]; }\n"
+        "  __syncthreads(); y[i] = x[i] * s[0] / D; }\n"
+        "void f(float* p, int m, int n) { k<128><<<dim3(n / 128, m), 128>>>(p, p, n); }\n",
+        ["# D = 128 (line 1) is left out"],
+        ["  d: ["],
+    ),
     "a letter for what a thread takes at once": (
         "template <int N> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = (blockIdx.x * blockDim.x + threadIdx.x) * N; if (i + N > n) return;\n"
@@ -97,6 +185,15 @@ KINDS = {
         "  else if (n <= 4 * threads) k<4><<<rows, threads>>>(p, p, n); }\n",
         ['- "n <= block_size"'],
         ["not n <="],
+    ),
+    "a block that names its columns alone": (
+        "#define BLOCK_X 64\n#define ROWS 2\n"
+        "__global__ void k(float* y, const float* x, int w, int h) {\n"
+        "  int c = blockIdx.x * BLOCK_X + threadIdx.x, r = blockIdx.y * ROWS + threadIdx.y;\n"
+        "  for (int e = 0; e < ROWS; e++)\n"
+        "    if (c < w && r + e < h) y[(r + e) * w + c] = x[(r + e) * w + c]; }\n",
+        ["block: [FILL_IN]", "the source says nothing; follows block_x"],
+        ["[32, 8]", "block: [block_x]", "says ,"],
     ),
     "a function by the name of a literal's end": (
         HEAD + "  int i = blockIdx.x * 128 + threadIdx.x; if (i < n) y[i] = x[i] * .5f + 1.f; }\n"
@@ -140,6 +237,23 @@ def test_what_a_macro_writes_by_address_is_written(tmp_path: Path, pool: NvrtcPo
     assert "(reinterpret_cast<float4*>(&(y[i]))[0]) = v;" in unit
     assert "{name: y, dtype: float32, shape: [n], role: output}" in space
     assert "{name: x, dtype: float32, shape: [n], role: input}" in space
+
+
+def test_what_a_macro_sets_or_adds_to_is_written(tmp_path: Path, pool: NvrtcPool) -> None:
+    space, unit = drafted(
+        tmp_path, pool,
+        "#define SET(d, v) d = v\n#define ADD(d, v) atomicAdd(&(d), v)\n"
+        "#define EACH(d, v) do { if ((v) != 0.f) (d)[0] += (v); } while (0)\n"
+        "__global__ void k(float* y, float* s, float* t, const float* x, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) { SET(y[i], x[i]); ADD(s[0], x[i]); EACH(t + i, x[i]); } }\n"
+        "void f(float* y, float* s, float* t, float* x, int n) {\n"
+        "  k<<<(n + 127) / 128, 128>>>(y, s, t, x, n); }\n",
+    )  # fmt: skip
+    assert "{ y[i] = x[i]; atomicAdd(&(s[0]), x[i]);" in unit
+    assert "{name: y, dtype: float32, shape: [n], role: output}" in space
+    for name in "st":
+        assert re.search(rf"name: {name}, .*, role: inout", space)
 
 
 def test_members_of_members_are_parameters(tmp_path: Path, pool: NvrtcPool) -> None:
@@ -196,3 +310,21 @@ def test_a_tuning_script_says_the_grid_and_what_its_parameters_keep_to(
     assert "default: {block_size_x: 16, block_size_y: 4, tile_x: 1" in space
     assert 'grid: ["ceil_div(w, block_size_x * tile_x)", "ceil_div(h, block_size_y)"]' in space
     assert "block: [block_size_x, block_size_y]" in space
+
+
+def test_a_script_divides_a_bound_that_is_a_product_with_a_sum(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    (tmp_path / "tune.py").write_text(
+        "from kernel_tuner import tune_kernel\n"
+        'tune_params = {"block_size_x": [64, 128], "tile": [1, 2]}\n'
+        'tune_kernel("k", "k.cu", n, args, tune_params, grid_div_x=["block_size_x", "tile"])\n'
+    )
+    space, _ = drafted(
+        tmp_path, pool,
+        "__global__ void k(float* y, const float* x, int n, int m) {\n"
+        "  int i0 = blockIdx.x * block_size_x * tile + threadIdx.x;\n"
+        "  for (int t = 0; t < tile; t++) { int i = i0 + t * block_size_x;\n"
+        "    if (i < n * (m + 1)) y[i] = x[i]; } }\n",
+    )  # fmt: skip
+    assert 'grid: ["ceil_div(n * (m + 1), block_size_x * tile)"]' in space

@@ -29,15 +29,32 @@ _LAUNCHES = re.compile(r"<<<|\bcudaLaunch\w*Kernel\w*\s*\(")
 # a function template with its arguments, which may launch
 _LEADS = re.compile(r"(?<!_cast)(?<![\w.])(?!\w*_cast\b)\w+\s*<[^;<>()]*>\s*\(")
 # `for (int i = blockIdx.x * ...)`, in a macro, or what it is handed by address: `FLOAT4(x[i]) = y`
-INLINE = re.compile(
+_INLINE = re.compile(
     r"\bfor\s*\([^;]*\bblockIdx\b|(?:\breinterpret_cast\s*<[^<>]*\*\s*>\s*\(|\*\s*\)\s*\(?)\s*&"
 )
+# `atomicAdd(&(dst), v)`, `++dst`, `(dst)[i] += v`
+_WRITES = (
+    r"(?:^|[(,=;{{])\s*&\s*\(?\s*{0}\b|(?:\+\+|--)\s*\(?\s*{0}\b"
+    r"|(?<![\w.]){0}\s*\)?\s*(?:\[[^\]]*\]\s*|\.\w+\s*)*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+)
+# its strings are hidden in a macro's text
+_WITH_STRINGS = re.compile(r"asm|printf")
 _DIRECTIVE = re.compile(r"^[ \t]*#[^\n]*\n", re.MULTILINE)
 
 
 def macros_of(items: Iterable[SourceItem]) -> dict[str, Macro]:
     """Map names to the macros that the files define, the last of each name."""
     return macros_in("\n".join(item.code for item in items if item.kind == "macro"))
+
+
+def is_inline(macro: Macro) -> bool:
+    """Tell whether a macro has to be written out to see what the kernel that uses it accesses."""
+    if macro.parameters is None:
+        return False
+    names = [re.escape(name) for name in macro.parameters if "..." not in name]
+    writes = any(re.search(_WRITES.format(name), macro.body) for name in names if name)
+    plain = _WITH_STRINGS.search(macro.body) is None
+    return (writes and plain) or _INLINE.search(macro.body) is not None
 
 
 def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
@@ -47,7 +64,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     host = {name: macro for name, macro in macros.items() if not is_marked(macro.body)}
     launching = _with_users(host, _LAUNCHES)
     leading = launching | _with_users(host, _LEADS)
-    loops = {name: macro for name, macro in macros.items() if INLINE.search(macro.body)}
+    loops = {name: macro for name, macro in macros.items() if is_inline(macro)}
     source_items: list[SourceItem] = []
     for item in items:
         if item.kind == "macro" and DEFINE.match(item.code):

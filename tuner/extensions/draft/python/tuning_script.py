@@ -49,8 +49,14 @@ class TuningScript:
             dict(zip(names, values, strict=True))
             for values in islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
         )
-        allowed = (config for config in configs if all(text.evaluate(config) for text in asked))
+        allowed = (config for config in configs if _keeps_to(config, asked))
         return next(allowed, {name: self.values[name][0] for name in names})
+
+
+def _keeps_to(config: Mapping[str, Value], asked: Sequence[Expression]) -> bool:
+    with suppress(ExpressionError):  # `n % 0`
+        return all(expression.evaluate(config) for expression in asked)
+    return False
 
 
 NO_SCRIPT = TuningScript()
@@ -86,8 +92,11 @@ def _asked(
     divisors: list[str | None] = []
     for key, extent in zip(_DIVISORS, EXTENTS, strict=True):
         by = named.get(key, [extent] if key not in named and extent in values else None)
-        is_said = isinstance(by, list) and all(isinstance(one, str) for one in by)
-        divisors.append(" * ".join(by or ["1"]) if is_said else None)
+        texts_alone = isinstance(by, list) and all(isinstance(one, str) for one in by)
+        terms = by or ["1"] if texts_alone else []
+        # `n + 1` is a factor as a whole
+        factors = [one if re.fullmatch(r"\w+", one) else f"({one})" for one in terms]
+        divisors.append(" * ".join(factors) or None)
     return tuple(text for text in texts if isinstance(text, str)), tuple(divisors)
 
 

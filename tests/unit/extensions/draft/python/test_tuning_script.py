@@ -48,3 +48,32 @@ def test_only_what_nothing_in_the_source_declares_becomes_a_macro(tmp_path: Path
         "  if (use_padding) x[block_size_x * n] = 0; }\n"
     )
     assert Asked().with_script(source).defined == ("use_padding=1",)
+
+
+def test_a_sum_divides_as_a_whole(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "tune_params)\n", 'tune_params, grid_div_x=["block_size_x + 1", "use_padding", "2"])\n'
+    )
+    (tmp_path / "tune_k.py").write_text(script)
+    divisors = read_tuning_script(tmp_path / "k.cu").divisors
+    assert divisors == ("(block_size_x + 1) * use_padding * 2", None, None)
+
+
+def test_a_restriction_that_cannot_be_computed_allows_nothing(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "tune_params)\n", 'tune_params, restrictions=["block_size_x % use_padding == 0"])\n'
+    )
+    (tmp_path / "tune_k.py").write_text(script)
+    found = read_tuning_script(tmp_path / "k.cu").first_allowed(["block_size_x", "use_padding"])
+    assert found == {"block_size_x": 32, "use_padding": 1}
+
+
+def test_a_comment_declares_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tune_k.py").write_text(SCRIPT.replace('"how"] = ["a", "b"]', '"tile"] = [4, 1]'))
+    source = tmp_path / "k.cu"
+    source.write_text(
+        "// A larger tile, where use_padding allows it.\n"
+        "__global__ void k(float* x) { x[block_size_x * tile + use_padding] = 0; }\n"
+    )
+    defined = Asked().with_script(source).defined
+    assert defined == ("block_size_x=32", "use_padding=0", "tile=4")
