@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import optuna
@@ -15,12 +16,10 @@ from tuner.model.config import Config, SearchSpace
 from tuner.model.errors import InputError
 from tuner.model.expressions import Value
 from tuner.model.trial import Trial
+from tuner.search.base import Searcher
 from tuner.search.optuna import quiet_optuna
 from tuner.search.pool import Pool, RemainingConfigs
 
-SAMPLERS: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
-    "nsga2": lambda seed: optuna.samplers.NSGAIISampler(population_size=20, seed=seed),
-}
 # What Helion's documentation gives for a quick search: random configs at first, how many of the
 # best are gone on from, and for how many generations. A whole one begins with 100 at random, which
 # are all that are compared here.
@@ -160,12 +159,16 @@ class PatternSearcher:
         return near
 
 
-class OptunaSamplers:
-    """Optuna's samplers as a family of searchers; implements `Strategies`."""
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Searchers by their names, each made of a pool, a seed and seeds; implements `Strategies`."""
+
+    kind: str
+    makers: Mapping[str, Callable[[Pool, int, Sequence[Mapping[str, Value]]], Searcher]]
 
     def require(self, strategy: str) -> None:
-        if strategy not in SAMPLERS:
-            raise InputError(f"{strategy!r} is no sampler here", remedy=", ".join(SAMPLERS))
+        if strategy not in self.makers:
+            raise InputError(f"{strategy!r} is no {self.kind} here", remedy=", ".join(self.makers))
 
     def make(
         self,
@@ -175,30 +178,17 @@ class OptunaSamplers:
         seed: int,
         budget: int,
         seeds: Sequence[Mapping[str, Value]] = (),
-    ) -> SamplerSearcher:
-        return SamplerSearcher(pool, SAMPLERS[strategy](seed), seeds)
+    ) -> Searcher:
+        return self.makers[strategy](pool, seed, seeds)
 
 
-class HelionSearches:
-    """Helion's pattern search as a family of one; implements `Strategies`."""
-
-    def require(self, strategy: str) -> None:
-        if strategy != "pattern":
-            raise InputError(f"{strategy!r} is no search of Helion's here", remedy="pattern")
-
-    def make(
-        self,
-        pool: Pool,
-        space: SearchSpace,
-        strategy: str,
-        seed: int,
-        budget: int,
-        seeds: Sequence[Mapping[str, Value]] = (),
-    ) -> PatternSearcher:
-        return PatternSearcher(pool, seed, seeds)
+def _make_nsga2(pool: Pool, seed: int, seeds: Sequence[Mapping[str, Value]]) -> SamplerSearcher:
+    sampler = optuna.samplers.NSGAIISampler(population_size=20, seed=seed)
+    return SamplerSearcher(pool, sampler, seeds)
 
 
-SAMPLED, HELION = OptunaSamplers(), HelionSearches()
+SAMPLED = Rivals("sampler", {"nsga2": _make_nsga2})
+HELION = Rivals("search of Helion's", {"pattern": PatternSearcher})
 
 
 def register() -> None:

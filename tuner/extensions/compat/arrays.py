@@ -90,11 +90,7 @@ def tune_arrays(
     names = list(arguments) if isinstance(arguments, Mapping) else []
     values = list(arguments.values()) if isinstance(arguments, Mapping) else list(arguments)
     if isinstance(answer, Mapping):
-        if others := [name for name in answer if name not in names]:
-            raise InputError(
-                f"`answer` names {others[0]!r}", remedy=f"arguments: {', '.join(names) or 'none'}"
-            )
-        answer = [answer.get(name) for name in names]
+        answer = _order_answer(answer, names)
     if block is None and "block" not in parameters:
         raise InputError(
             "nothing says how many threads a block has",
@@ -152,6 +148,14 @@ def tune_arrays(
         )
         found = dict(best.config), medians[place], medians[0], best.source
         return TunedArrays(*found, rows, bench.info.name)
+
+
+def _order_answer(answer: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    if others := [name for name in answer if name not in names]:
+        raise InputError(
+            f"`answer` names {others[0]!r}", remedy=f"arguments: {', '.join(names) or 'none'}"
+        )
+    return [answer.get(name) for name in names]
 
 
 def _time_of(tried: TriedConfig) -> float:

@@ -12,7 +12,8 @@ from math import prod
 from tuner.extensions.draft.array_access import Access, own_arrays
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence
 from tuner.extensions.draft.host_code import Allocation, allocations_in
-from tuner.extensions.draft.host_values import INTEGERS, Host, HostLaunch, plain
+from tuner.extensions.draft.host_path import Host, plain
+from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
 from tuner.extensions.draft.ranges import range_fill

@@ -21,7 +21,8 @@ from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.extract.project import siblings
 from tuner.extensions.draft.extract.reading import is_plain, parsed_include
 from tuner.extensions.draft.extract.unit import relocate_lines
-from tuner.extensions.draft.host_values import Host, HostLaunch, paths_to
+from tuner.extensions.draft.host_path import Host
+from tuner.extensions.draft.host_values import HostLaunch, paths_to
 from tuner.extensions.draft.inference import infer
 from tuner.extensions.draft.launches import axes_of, template_launch
 from tuner.extensions.draft.loops import WORK, with_loops

@@ -1,4 +1,4 @@
-"""The way from `main` to a launch, and the values that host code passes along it."""
+"""A launch as host code makes it, and the ways on which that is reached."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tuner.extensions.draft.host_code import (
     functions_of,
     heads_of,
 )
+from tuner.extensions.draft.host_path import Frame, Host, Path, answer_conditions
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
-from tuner.extensions.draft.translate import LIMITS, Scope, parse_expression, translate
+from tuner.extensions.draft.translate import LIMITS, Scope, translate
 from tuner.extensions.draft.unlaunched import UNKNOWN, guessed_site
 from tuner.source.accesses import Assigned, bare, find_assignments
 from tuner.source.facts import (
@@ -31,7 +32,7 @@ from tuner.source.facts import (
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.syntax import closing, listed, number, text_of
+from tuner.source.syntax import closing, listed, number
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -48,7 +49,6 @@ _SET = re.compile(
     r"|(?:\+\+|--|[(,]\s*&)\s*(\w+)|(\w+)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
 )
 _MAX_HOPS = 8
-_NULL = ("nullptr", "NULL")
 
 
 def names_behind(texts: Iterable[str], definitions: Mapping[str, str]) -> frozenset[str]:
@@ -283,7 +283,7 @@ class HostLaunch:
             # the last to be set is what is launched
             if at > own and len(rest) == 1:
                 answers.setdefault(bare(rest[0].text), not rest[0].holds)
-        texts = {name: _answered(text, answers) for name, text in definitions.items()}
+        texts = {name: answer_conditions(text, answers) for name, text in definitions.items()}
         names = names_behind((c.text for found in asked.values() for c in found), {})
         return {
             name: text
@@ -473,42 +473,8 @@ class HostLaunch:
         return {**aliases, **traits_of(self.source.masked, self.kernel, instance or ()).types}
 
 
-_MAX_DEPTH = 12
 _MAX_FRAMES = 4
 _MAX_PATHS = 8
-_CAST = re.compile(
-    r"^(?:\((?:const\s+)?(?:unsigned|signed|int|long|size_t|u?int\d*_t|float|double|[\w:]+\s*\*)"
-    r"(?:\s+\w+|\s*\*)*\s*\)|(?:static|reinterpret|const)_cast<[^<>]*>)\s*(?=[\w(&-])"
-)
-# `int64_t(row)`
-_FUNCTIONAL = re.compile(r"(?:unsigned|int|long|size_t|u?int\d+_t|float|double)\s*(?=\()")
-_COMMAND_LINE = re.compile(r"\b(?:argc|argv|getenv|ato(?:i|l|ll)|strto\w+|sto(?:i|l|ul|ll|ull))\b")
-_WHOLE_FLOAT = re.compile(r"(\d+)(?:\.0*)?(?:[eE]\+?(\d{1,2}))?[fF]?")
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One function up to the call that leads on; `passed` maps its parameters to its caller's.
-
-    `conditions` are what has to hold in it to come there.
-    """
-
-    span: Span
-    line: int
-    variables: Mapping[str, Assigned]
-    passed: Mapping[str, str]
-    conditions: tuple[Condition, ...] = ()
-
-
-# the launch's own function first, the outermost caller last
-Path = tuple[Frame, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    # a whole number that the source states, and the line where
-    value: int
-    line: int
 
 
 def paths_to(launch: HostLaunch) -> tuple[Path, ...]:
@@ -550,138 +516,3 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
                 yield (frame, *rest)
 
     return tuple(islice(paths(launch.site.at, launch.site.line, 0), _MAX_PATHS))
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What the names mean on one way to the launch; level 0 is the launch's own function."""
-
-    source: SourceFile
-    path: Path
-
-    def follow(self, text: str, level: int = 0) -> tuple[str, int]:
-        """Follow a name through variables and callers; return what it stands for, and the level."""
-        for _ in range(_MAX_DEPTH):
-            text = plain(text)
-            before = self.before(text, level)
-            if before is None:
-                break
-            text, level = before
-        return text, level
-
-    def before(self, name: str, level: int) -> tuple[str, int] | None:
-        """Give what a name is set to, or what the caller passes for it, one level up; or None."""
-        frame = self.path[level]
-        if name in frame.variables:
-            return frame.variables[name].text, level
-        if name in frame.passed and level + 1 < len(self.path):
-            return frame.passed[name], level + 1
-        return None
-
-    def number(
-        self, text: str, level: int = 0, line: int | None = None, depth: int = 0
-    ) -> Number | None:
-        """Compute a whole number from what the source states, where it does."""
-        text = plain(text)
-        line = self.path[level].line if line is None else line
-        value = _literal(text)
-        if value is not None:
-            return Number(value, line)
-        if depth > _MAX_DEPTH:
-            return None
-        if IDENTIFIER.fullmatch(text):
-            if (before := self.before(text, level)) is not None:
-                variable = self.path[level].variables.get(text)
-                at = None if variable is None else self.source.line_at(variable.at)
-                return self.number(*before, at, depth + 1)
-            constants = [c for c in self.source.constants if c.name == text]
-            if len(constants) != 1:
-                return None
-            return self.number(constants[0].value, level, constants[0].line, depth + 1)
-        source, node = parse_expression(text) or ("", None)
-        if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
-            stated = self._insert_numbers(text, level, line, depth + 1)
-            value = None if stated is None else _literal(stated)
-            return None if value is None else Number(value, line)
-        # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
-        test, *texts = (text_of(child, source) for child in node.named_children)
-        holds = number(test)
-        if holds is not None:
-            return self.number(texts[0 if holds else 1], level, line, depth + 1)
-        numbers = [self.number(text, level, line, depth + 1) for text in texts]
-        if not _COMMAND_LINE.search(text):
-            # which branch is taken nobody knows: a stride may be 0 in the other one
-            values = {None if one is None else one.value for one in numbers}
-            return numbers[0] if len(values) == 1 else None
-        named = [found for found in numbers if found is not None]
-        return named[0] if len(named) == 1 else None
-
-    def holds(self, condition: str, level: int = 0) -> bool | None:
-        """Tell whether a condition in one of the functions holds; None where nobody knows."""
-        stated = self._insert_numbers(plain(condition), level, self.path[level].line, 0)
-        value = None if stated is None else translate(stated, Scope())
-        found = None if value is None else number(value)
-        return None if found is None else bool(found)
-
-    @property
-    def is_ruled_out(self) -> bool:
-        """Whether a condition on the way is known not to be as the launch needs it."""
-        return any(
-            self.holds(condition.text, level) is (not condition.holds)
-            for level, frame in enumerate(self.path)
-            for condition in frame.conditions
-        )
-
-    def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
-        # numbers in place of names; None where one is unknown
-        pieces: list[str] = []
-        end = 0
-        for match in IDENTIFIER.finditer(text):
-            # `4u` and `0x10` hold letters that are no names
-            if match.start() and text[match.start() - 1].isdigit():
-                continue
-            found = self.number(match[0], level, line, depth)
-            if found is None:
-                return None
-            pieces += [text[end : match.start()], str(found.value)]
-            end = match.end()
-        return "".join([*pieces, text[end:]])
-
-
-def _answered(text: str, answers: Mapping[str, bool]) -> str:
-    # `condition ? value : other`, as far as conditions have an answer
-    for _ in range(_MAX_DEPTH):
-        source, node = parse_expression(plain(text)) or ("", None)
-        if node is None or node.type != "conditional_expression" or node.named_child_count != 3:
-            break
-        test, *texts = (text_of(child, source) for child in node.named_children)
-        asked = bare(test)
-        is_negated = asked not in answers and asked.startswith("!")
-        holds = answers.get(bare(asked[1:]) if is_negated else asked)
-        if holds is None:
-            break
-        text = texts[0 if holds is not is_negated else 1]
-    return text
-
-
-def plain(text: str) -> str:
-    """Strip casts and the parentheses around a whole expression."""
-    text = text.strip()
-    for _ in range(_MAX_DEPTH):
-        if text.startswith("(") and closing(text, 0) == len(text):
-            text = text[1:-1].strip()
-        elif match := _CAST.match(text):
-            text = text[match.end() :].strip()
-        elif (match := _FUNCTIONAL.match(text)) and closing(text, match.end()) == len(text):
-            text = text[match.end() + 1 : -1].strip()
-        else:
-            break
-    return text
-
-
-def _literal(text: str) -> int | None:
-    value = 0 if text in _NULL else number(text)
-    if value is not None and not isinstance(value, bool):
-        return value
-    whole = _WHOLE_FLOAT.fullmatch(text)
-    return int(whole[1]) * 10 ** int(whole[2] or 0) if whole else None

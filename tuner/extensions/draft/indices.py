@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from tuner.extensions.draft.host_values import plain
+from tuner.extensions.draft.host_path import plain
 from tuner.extensions.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Bound, bare
 from tuner.source.facts import IDENTIFIER

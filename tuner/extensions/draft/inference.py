@@ -18,7 +18,8 @@ from tuner.extensions.draft.guesses import (
     stated_default,
     usual,
 )
-from tuner.extensions.draft.host_values import Host, HostLaunch, Number, plain
+from tuner.extensions.draft.host_path import Host, Number, plain
+from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.indices import Shape
 from tuner.extensions.draft.launches import Axes, LaunchDraft
 from tuner.extensions.draft.tunables import TunableConstant

@@ -10,14 +10,8 @@ from types import MappingProxyType
 
 from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.host_code import functions_of
-from tuner.extensions.draft.host_values import (
-    INTEGERS,
-    Host,
-    HostLaunch,
-    Number,
-    names_behind,
-    plain,
-)
+from tuner.extensions.draft.host_path import Host, Number, plain
+from tuner.extensions.draft.host_values import INTEGERS, HostLaunch, names_behind
 from tuner.extensions.draft.meaning import PER_THREAD, PROBLEM_SIZE, why_fixed
 from tuner.extensions.draft.translate import Scope, Translation, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant, warp_threads

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tuner.extensions.draft.array_access import Access, own_arrays, split_at
-from tuner.extensions.draft.host_values import HostLaunch, plain
+from tuner.extensions.draft.host_path import plain
+from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.meaning import PER_THREAD, WARP
 from tuner.extensions.draft.translate import Scope, translate

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, Evidence
-from tuner.extensions.draft.host_values import HostLaunch, plain
+from tuner.extensions.draft.host_path import plain
+from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.translate import translate

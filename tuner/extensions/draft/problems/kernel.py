@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tuner.extensions.draft.host_values import HostLaunch, Number
+from tuner.extensions.draft.host_path import Number
+from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.problems.statement import StatedArray, Statement

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
-from tuner.extensions.draft.host_values import INTEGERS, Number
+from tuner.extensions.draft.host_path import Number
+from tuner.extensions.draft.host_values import INTEGERS
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.python.accesses import PythonAccess, accesses
