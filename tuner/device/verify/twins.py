@@ -23,6 +23,8 @@ SHOWN = 3
 # that are judged do, which are few, and what changes make is computed once for all configs.
 CHANGES, CHANGES_ON_GPU = 128, 8
 MOST_PATCHED, MOST_BYTES = 1 << 16, 1 << 17
+# A mean of a thousand million numbers shows no fewer: then all are drawn anew.
+MOST_TOUCHED = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Twins:
         shown = 1 if self.frugal else SHOWN
         count, wanted = (TOUCHED, shown) if known is None else (known, 1)
         best: list[tuple[InputChange, Prepared]] = []
-        while count < largest * TOUCHED_MORE and len(best) < wanted:
+        while count < min(largest * TOUCHED_MORE, MOST_TOUCHED + 1) and len(best) < wanted:
             found: list[tuple[InputChange, Prepared]] = []
             for change in self._draw(before, mine, wanted, count, *draws):
                 twin = self.changed(before, change)

@@ -163,3 +163,12 @@ def test_floats_that_the_reference_drew_take_others_of_their_array(
     (changed,) = np.flatnonzero(twin.inputs["x"].view("float32") != x)
     assert twin.inputs["x"].view("float32")[changed] in x
     assert len(patch.changes) == twins.CHANGES
+
+
+def test_where_only_most_of_the_numbers_would_show_few_references_are_asked(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(twins, "MOST_TOUCHED", 8)
+    bench = make(lambda x, w: np.round(x.mean() / 1000) * np.ones(300))
+    assert bench.twins.of(bench.drawn(), 2) is None
+    assert bench.referred == 1 + 2 * twins.SHOWN
