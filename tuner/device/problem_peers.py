@@ -103,7 +103,8 @@ def _problem(
     weights = {n: (own, tensor.shape) for n, (own, tensor) in posed.weights(model).items()}
     weights = {name: weight for name, weight in weights.items() if name in tensors}
 
-    def compute(tensors: Tensors) -> Any:
+    # torch.compile looks the module up by its name, which is there as long as `posed` is.
+    def compute(tensors: Tensors, _posed: object = posed) -> Any:
         state = {own: tensors[name].reshape(shape) for name, (own, shape) in weights.items()}
         inputs = [
             tensors[name].reshape(value.shape) if name in tensors else value

@@ -282,8 +282,8 @@ class ProblemModel:
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
         model, torch = self.model(wide=wide), self._torch
-        values, plain = self._known
-        if not plain <= {*tensors}:  # no argument of the kernel's
+        values, drawn, _ = self._known
+        if not drawn <= {*tensors}:  # no argument of the kernel's
             values, _ = self.inputs()
         weights = self.weights(model)
         state = {
@@ -305,21 +305,27 @@ class ProblemModel:
         return outputs
 
     @cached_property
-    def _known(self) -> tuple[dict[str, Any], frozenset[str]]:
-        """Draw once; keep no plain draws but their names: those are as large as the problem."""
-        values, fills = self.inputs()
-        return {n: None if n in fills else v for n, v in values.items()}, frozenset(fills)
+    def _known(self) -> tuple[dict[str, Any], frozenset[str], frozenset[str]]:
+        """Give the inputs by name, None for tensors, and those that are tensors, or plain draws.
+
+        Tensors are as large as the problem: they are made without content where that will do.
+        """
+        try:
+            values, fills = self.inputs(device="meta")
+        except KernelError:  # what it draws depends on what it drew
+            values, fills = self.inputs()
+        tensors = frozenset(name for name, value in values.items() if hasattr(value, "detach"))
+        kept = {n: None if n in tensors else value for n, value in values.items()}
+        return kept, tensors, frozenset(fills)
 
     def drawn(self, seed: int, device: str = "cpu") -> Mapping[str, Any]:
         """Draw the inputs that are no plain draws, and buffers as the model has them."""
-        values, plain = self._known
-        if any(hasattr(value, "detach") for value in values.values()):
-            values, _ = self.inputs(seed, device)
+        _, tensors, plain = self._known
+        values = self.inputs(seed, device)[0] if tensors > plain else {}
         buffers = {name.replace(".", "_") for name, _ in self.model(wide=False).named_buffers()}
         weights = self.weights(self.model(wide=False))
         kept = {name: tensor for name, (_, tensor) in weights.items() if name in buffers}
-        tensors = {n: v for n, v in values.items() if n not in plain and hasattr(v, "detach")}
-        return {**tensors, **kept}
+        return {**{name: values[name] for name in tensors - plain}, **kept}
 
 
 def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:
@@ -404,8 +410,10 @@ class _Judged:
         mine = {a.name: self._draw(xp, rng, a, fill, axes) for a in others}
         asked = fill, tuple(axes.items())
         if asked not in self._fair:
-            fair = bool(mine) and self._is_fair(xp, rng, posed, {**given, **mine}, axes)
-            self._fair[asked] = fair
+            stored = {a.name: _round_values(xp, mine[a.name], a.dtype) for a in others}
+            self._fair[asked] = bool(mine) and self._is_fair(
+                xp, rng, posed, {**given, **stored}, axes
+            )
         if not self._fair[asked]:
             self.replaced = True
             mine = {a.name: self._draw(xp, rng, a, NORMAL, axes) for a in others}
@@ -415,7 +423,7 @@ class _Judged:
         values = draw_values(xp, rng, argument, kind, argument.dimensions(axes))
         if argument.dtype in FLOAT_DTYPES:
             values = xp.clip(values, -_LARGEST_DRAWN, _LARGEST_DRAWN)
-        return decode(xp, encode(xp, values, argument.dtype), argument.dtype)
+        return values
 
     def _is_fair(
         self, xp: Any, rng: Any, posed: Any, inputs: Mapping[str, Array], axes: Sizes
@@ -455,6 +463,10 @@ class _Judged:
                 )
                 for one in measured
             )
+
+
+def _round_values(xp: Any, values: Array, dtype: str) -> Array:
+    return decode(xp, encode(xp, values, dtype), dtype)
 
 
 def _nudge_values(xp: Any, rng: Any, values: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,6 +69,21 @@ def test_a_problem_runs_at_the_sizes_and_with_the_weights_of_the_call(
         small = {key: one[:2] if key in ("x", "i", "out") else one for key, one in given.items()}
         assert call(small, {**SIZES, "T": 2})["out"].shape == (2, 2)
     assert len(compiled) == 2 * len(modes.get(name, []))
+
+
+def test_what_is_compiled_later_finds_the_problems_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = problem(tmp_path, "return torch.relu(self.layer(x)) + i[:, None]", OUT)
+    noted = torch.compile
+
+    def collected(function: Any, **options: Any) -> Any:
+        gc.collect()
+        return noted(function, **options)
+
+    monkeypatch.setattr(torch, "compile", collected)
+    with torch.no_grad():
+        assert list(peers_of(spec)["torch.compile"](tensors_of(spec), SIZES)) == ["out"]
 
 
 def test_its_results_have_the_shapes_and_types_of_the_outputs(tmp_path: Path) -> None:

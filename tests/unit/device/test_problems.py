@@ -115,6 +115,19 @@ def test_inputs_that_a_fill_draws_are_drawn_by_the_problem_once(tmp_path: Path) 
 
 
 @needs_torch
+def test_what_is_drawn_by_a_fill_is_drawn_without_content(tmp_path: Path) -> None:
+    """Of 6 GB on one core that takes eight seconds, whenever the problem is posed anew."""
+    path, drawn = tmp_path / "k.py", tmp_path / "drawn"
+    text = MODULE.format(forward="return self.layer(x)[i]")
+    noted = f"    with open({str(drawn)!r}, 'a') as noted:\n        noted.write(str(x.device))\n"
+    mine = f"    x = torch.randn(T, H)\n{noted}    return [x, torch.randint(0, H, (T,))]"
+    path.write_text(text.replace("    return [torch.randn(T, H), torch.randint(0, H, (T,))]", mine))
+    reference = reference_of(spec_of(path, *ARGUMENTS, OUT))
+    assert reference.inputs is not None
+    assert [*reference.inputs(np, np.random.default_rng(1), SIZES, "normal")] == ["i"]
+    assert drawn.read_text() == "metacpu", "what a fill cannot draw is drawn in earnest"
+
+
 def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Path) -> None:
     out = array("out", "float32", "T H", "output")
     reference = reference_of(problem(tmp_path, "return torch.relu(x)", out))

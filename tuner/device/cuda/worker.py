@@ -75,6 +75,9 @@ ROUNDS_AT_A_TIME = 8
 RERUN_REPLAYS = 4
 # What results of a comparison may take of the free memory: the judge needs most of it.
 RESULTS_SHARE = 0.25
+# A reference, its scale and what both are computed from, in float64: a LeakyReLU of 6.4 GB takes
+# 72 GB, of a set of 13 GB.
+VERIFIER_SETS = 6
 # Long beside the pauses in which this process looks at the energy counter.
 BATCH_US = 60e3
 
@@ -417,8 +420,8 @@ class CudaWorker:
             if self._results is not None:
                 self._results.close()
                 self._results = None
-            free_bytes, _ = call(driver.cuMemGetInfo)
-            places = max(1, int(free_bytes * RESULTS_SHARE) // self._mapped.layout.total_bytes)
+            total_bytes = self._mapped.layout.total_bytes
+            places = max(1, int(self._spare_bytes() * RESULTS_SHARE) // total_bytes)
             asked = self._mapped.layout, programs, self._deterministic, places
             self._results = Results(*asked)
         self._results.renew(patch, programs)
@@ -453,10 +456,16 @@ class CudaWorker:
             self._neighbours = Neighbours(*around, self._home, FINALS.links)
         return self._neighbours
 
+    def _spare_bytes(self) -> int:
+        """Count what is free or holds buffers, less what the verifier needs for what is timed."""
+        free_bytes, _ = call(driver.cuMemGetInfo)
+        held_bytes = sum(buffers.held_bytes for buffers in self._buffers.values())
+        verifier_bytes = VERIFIER_SETS * self._mapped.layout.total_bytes
+        return max(0, int(free_bytes) + held_bytes - verifier_bytes)
+
     def _rotation(self, policy: TimingPolicy, *, chain: bool) -> Rotation:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
-        free_bytes, _ = call(driver.cuMemGetInfo)
-        free_bytes += sum(buffers.held_bytes for buffers in self._buffers.values())
+        free_bytes = self._spare_bytes()
         if layout.with_role("inout"):
             free_bytes //= 2  # they are kept twice
         sizes = layout.footprint_bytes, layout.set_bytes
