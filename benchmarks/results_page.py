@@ -18,8 +18,9 @@ from textwrap import fill
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import gemm_section  # noqa: E402
+import gemm_section
 import hardware_section  # noqa: E402
+import invariant_section  # noqa: E402
 import kernelbench_verified_section  # noqa: E402
 import moe_section  # noqa: E402
 import operators_section  # noqa: E402
@@ -110,6 +111,7 @@ def operator_results(results, linear=False, gpu=GPU):
     """Read the results that recordings' sessions left, by operator: `linear` layers, or others."""
     files = sorted((results / gpu).glob("*.json"))
     found = [one for one in map(read, files) if "created" in one]
+    found = [one for one in found if one["kernel"] not in invariant_section.OPERATORS]
     return [one for one in found if (one["kernel"] in gemm_section.LINEAR) == linear]
 
 
@@ -130,6 +132,9 @@ def _operators(results):
     yield from operators_section.section(found, *also, GPU)
     if linear := operator_results(results, linear=True):
         yield from gemm_section.section(linear, GPU)
+    named = (results / f"{GPU}/{name}.json" for name in invariant_section.OPERATORS)
+    if invariant := [read(path) for path in named if path.exists()]:
+        yield from invariant_section.section(invariant, GPU)
     for gpu in other_gpus(results):
         if found := operator_results(results, gpu=gpu):
             yield from operators_section.section(found, None, None, None, gpu)

@@ -2,6 +2,7 @@
 
     python benchmarks/summarize_session.py SESSION --out benchmarks/results/h200/NAME.json
                                                    [--keep EARLIER.json]
+                                                   [--package NAME==VERSION ...]
 
 Per workload: the surroundings, and of the baseline, every finalist and every peer the cost
 in the rounds that did not choose the winner, its 95 % interval, and how many times the winner's
@@ -45,6 +46,8 @@ PACKAGES = (
     "flashinfer-python",
     "nvidia-cutlass-dsl",
     "apache-tvm-ffi",
+    "nvidia-cudnn-frontend",
+    "vllm",
 )
 
 
@@ -251,8 +254,12 @@ def main() -> None:
     parser.add_argument("session", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--keep", type=Path, help="a result that has what the session lacks")
+    what = "what peers were imported from, where this is another machine"
+    parser.add_argument("--package", action="append", default=[], help=what)
     asked = parser.parse_args()
     content = summary(asked.session)
+    named = dict(package.split("==") for package in asked.package)
+    content["peer_packages"] = content["peer_packages"] or named
     if asked.keep is not None:
         content = with_kept(content, json.loads(asked.keep.read_text(encoding="utf-8")))
     write_result(asked.out, content)
