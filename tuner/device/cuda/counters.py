@@ -216,7 +216,7 @@ class NsightCompute:
         counted = self._read_counters(ended, program.launches, wanted)
         if counted.launches:
             self._refusal = ""
-            if not any(launch.samples or launch.executed for launch in counted.launches):
+            if not any(launch.executed for launch in counted.launches):
                 counted = self._read_source_page(counted)
         elif reason := self.refusal():  # is it the program, or the tool?
             counted = Counted(reason=reason)

@@ -20,8 +20,8 @@ from tuner.compiler.command import NSIGHT_FOLDER, version_of
 from tuner.device.base import LaunchCounts
 
 _MODULE = "ncu_report"
-# These have a value for each address of an instruction, and the first that of the kernel.
 _ENTRY = "launch__function_pcs"
+# These have a value for each address of an instruction; of the samples, for those that have some.
 _EXECUTED = "inst_executed"
 _STALLED, _NOT_ISSUED = "smsp__pcsamp_warps_issue_stalled_", "_not_issued"
 # What it raises where it is of another Python or older than what is called here, or cannot read.
@@ -42,17 +42,17 @@ class ReportReader:
         return self._module is not None
 
     def read(self, report: Path, names: Sequence[str]) -> list[LaunchCounts] | None:
-        """Return each launch's counts, in order; None, from then on, where the module fails."""
+        """Return each launch's counts, in order; None, and from then on, where the module fails.
+
+        Without executions by address samples have no offset: nothing tells where the kernel starts.
+        """
         if self._module is None:
             return None
         try:
             context = self._module.load_report(str(report))
-            ranges = map(context.range_by_idx, range(context.num_ranges()))
-            return [
-                _read_launch(stream.action_by_idx(n), names)
-                for stream in ranges
-                for n in range(stream.num_actions())
-            ]
+            streams = map(context.range_by_idx, range(context.num_ranges()))
+            actions = (s.action_by_idx(n) for s in streams for n in range(s.num_actions()))
+            return [_read_launch(action, names) for action in actions]
         except _FAILURES:
             self._module = None
             return None
@@ -92,9 +92,9 @@ def _read_launch(action: Any, names: Iterable[str]) -> LaunchCounts:
     reasons = [name for name in action.metric_names() if name.startswith(_STALLED)]
     # Where warps were sampled alone there are no samples of cycles in which nothing was issued.
     not_issued = [name for name in reasons if name.endswith(_NOT_ISSUED)] or reasons
-    samples = _count_by_address(action, not_issued)
     executed = _count_by_address(action, [_EXECUTED])
-    start = _find_start(action, {*samples, *executed})
+    samples = _count_by_address(action, not_issued if executed else [])
+    start = _find_start(action, executed)
     by_offset = (
         {address - start: count for address, count in counts.items() if count}
         for counts in (samples, executed)
@@ -105,14 +105,14 @@ def _read_launch(action: Any, names: Iterable[str]) -> LaunchCounts:
 def _count_by_address(action: Any, names: Iterable[str]) -> Counter[int]:
     counts: Counter[int] = Counter()
     for metric in map(action.metric_by_name, names):
-        addresses = None if metric is None else metric.correlation_ids()
-        for n in range(0 if addresses is None else metric.num_instances()):
-            counts[addresses.as_uint64(n)] += metric.as_uint64(n)
+        if metric is not None and (addresses := metric.correlation_ids()) is not None:
+            for n in range(metric.num_instances()):
+                counts[addresses.as_uint64(n)] += metric.as_uint64(n)
     return counts
 
 
-def _find_start(action: Any, addresses: set[int]) -> int:
-    """Find the kernel's first: every warp executes it, and what it calls may lie below."""
+def _find_start(action: Any, executed: Iterable[int]) -> int:
+    """Find the kernel's first address: every warp executes it, and what it calls may lie below."""
     entry = action.metric_by_name(_ENTRY)
     start = entry.as_uint64(0) if entry is not None and entry.num_instances() else -1
-    return start if start in addresses else min(addresses, default=0)
+    return start if start in executed else min(executed, default=0)
