@@ -137,13 +137,14 @@ def test_the_code_starts_at_the_entry_or_else_at_the_lowest_address(
         ("cuda/bin/ncu", "opt/2025.3.1"),
     ],
 )
-def test_the_module_is_found_from_the_real_tool(tmp_path: Path, path: str, folder: str) -> None:
+def test_the_module_is_the_real_tools_or_the_newest(tmp_path: Path, path: str, folder: str) -> None:
     real, link = tmp_path / path, tmp_path / "links" / "ncu"
     for file in (real, link):
         file.parent.mkdir(parents=True, exist_ok=True)
     real.touch()
     link.symlink_to(real)
     before = list(sys.path)
+    put_module(tmp_path / "opt" / "2022.4.0")
     place = put_module(tmp_path / folder)
     assert ReportReader(link).serves
     assert sys.path == before
