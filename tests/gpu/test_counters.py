@@ -18,8 +18,9 @@ from tuner.analysis.metrics import (
     metrics_of,
 )
 from tuner.device.base import DeviceInfo, Program
-from tuner.device.cuda.counters import NsightCompute
+from tuner.device.cuda.counters import NsightCompute, find_ncu, raw_counters, source_counts
 from tuner.device.cuda.device import CudaMemory
+from tuner.device.cuda.ncu_report import ReportReader
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena, lay_out
 from tuner.device.verify.verifier import Verifier
@@ -117,6 +118,31 @@ def test_each_launch_of_a_call_is_counted(
     assert kernels == ["silu_and_mul", "nothing", "silu_and_mul"], counted.reason
     first, between, last = (launch.values for launch in counted.launches)
     assert first[EXECUTED] == last[EXECUTED] > between[EXECUTED]
+
+
+def test_its_module_reads_what_its_pages_show(
+    counters: NsightCompute, build: Callable[..., Program], capability: tuple[int, int]
+) -> None:
+    reports = ReportReader(find_ncu())
+    if not reports.serves:
+        pytest.skip("Nsight Compute's Python module is not there, or not for this Python")
+    large, nothing = replace(LAUNCH, grid=(2048, 1, 1)), Launch("nothing", (1, 1, 1), (32, 1, 1))
+    call = build(SOURCE, ROWS, large, nothing, large, options=LINES)
+    names = counters_for(capability)
+    counted = counters.count(call, names)
+    read = reports.read(counters._file, names)
+    assert read is not None
+    assert tuple(read) == counted.launches
+    raw = raw_counters(counters._page("raw"))
+    source = source_counts(counters._page("source", "--print-source=sass"))
+    for launch, (kernel, every), places in zip(read, raw, source, strict=True):
+        assert launch.kernel == kernel == places.kernel
+        shown = {name: every[name] for name in names if name in every}
+        # Pages round.
+        assert launch.values == pytest.approx(shown, rel=1e-5, abs=0.006)
+        assert (launch.samples, launch.executed) == (places.samples, places.executed)
+        assert launch.executed[0] > 0
+    assert read[0].samples
 
 
 def test_a_counter_that_no_chip_has_is_left_out(counters: NsightCompute, program: Program) -> None:

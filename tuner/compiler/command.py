@@ -32,7 +32,7 @@ MOST_RUNS = 4
 # A shell sets the limits: between fork and exec no code of ours may run in a threaded process.
 _LIMITED = 'ulimit -v "$1" && ulimit -f "$2" && ulimit -t "$3" && shift 3 && exec "$@"'
 # Nsight Compute installs itself there, apart from CUDA.
-_NSIGHT_FOLDER = Path("/opt/nvidia/nsight-compute")
+NSIGHT_FOLDER = Path("/opt/nvidia/nsight-compute")
 
 
 @dataclass(eq=False)
@@ -187,7 +187,7 @@ def candidates(name: str) -> Iterator[Path]:
     for folder in [*folders, *_from_pip()]:
         yield folder / "bin" / name
         yield folder / name / name
-    for folder in sorted(_NSIGHT_FOLDER.glob("[0-9]*"), key=version_of, reverse=True):
+    for folder in sorted(NSIGHT_FOLDER.glob("[0-9]*"), key=version_of, reverse=True):
         yield folder / name
 
 

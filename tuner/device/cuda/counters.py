@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from tuner.compiler.command import candidates, executable
 from tuner.device.base import Counted, LaunchCounts, Outcome, Program
+from tuner.device.cuda.ncu_report import ReportReader
 from tuner.device.cuda.tool_process import (
     PROGRAM,
     Ended,
@@ -186,6 +187,7 @@ class NsightCompute:
     def __init__(self, ordinal: int, place_inputs: Callable[[Program], Arena | Outcome]) -> None:
         self._ordinal, self._place_inputs = ordinal, place_inputs
         self._tool = find_ncu()
+        self._reports = ReportReader(self._tool)
         self._process = ToolProcess()
         self._folder = TemporaryDirectory(prefix="tuner-counters-", ignore_cleanup_errors=True)
         self._file = Path(self._folder.name, "report.ncu-rep")
@@ -214,11 +216,8 @@ class NsightCompute:
         counted = self._read_counters(ended, program.launches, wanted)
         if counted.launches:
             self._refusal = ""
-            by_place = source_counts(self._page("source", "--print-source=sass"))
-            if len(by_place) == len(counted.launches):
-                pairs = zip(counted.launches, by_place, strict=True)
-                placed = (replace(a, samples=b.samples, executed=b.executed) for a, b in pairs)
-                counted = Counted(tuple(placed))
+            if not any(launch.executed for launch in counted.launches):
+                counted = self._read_source_page(counted)
         elif reason := self.refusal():  # is it the program, or the tool?
             counted = Counted(reason=reason)
         return counted
@@ -238,10 +237,11 @@ class NsightCompute:
 
     def _run(self, jobs: tuple[Job, ...], names: Sequence[str], skip: int) -> Ended:
         self._file.unlink(missing_ok=True)
+        page = () if self._reports.serves else _RAW_PAGE
         command = [
             *(str(self._tool), *_OPTIONS, f"--metrics={','.join(names)}"),
             *(f"--launch-skip={skip}", f"--launch-count={len(jobs[-1].program.launches)}"),
-            *(f"--export={self._file.with_suffix('')}", *_RAW_PAGE),
+            *(f"--export={self._file.with_suffix('')}", *page),
         ]
         return self._process.run(
             command, self._ordinal, jobs, self._file.parent, TIMEOUT_S, _environment()
@@ -253,20 +253,34 @@ class NsightCompute:
         reason = _reason(ended)
         if reason or not self._file.is_file():
             return Counted(reason=reason or "Nsight Compute made no report")
-        # Each start of the tool takes seconds, even to read a report.
-        counters = raw_counters(ended.said)
-        if len(counters) != len(launches):
-            counters = raw_counters(self._page("raw"))
-        if len(counters) != len(launches):
-            short = f"Nsight Compute counted {len(counters)} of {len(launches)} launches"
+        counted = self._reports.read(self._file, names)
+        if counted is None:
+            counted = self._read_raw_page(ended.said, len(launches), names)
+        if len(counted) != len(launches):
+            short = f"Nsight Compute counted {len(counted)} of {len(launches)} launches"
             return Counted(reason=short)
-        if not any(values.keys() & set(names) for _, values in counters):
+        if not any(launch.values for launch in counted):
             return Counted(reason="Nsight Compute gave no values")
-        counted = []
-        for launch, (_, values) in zip(launches, counters, strict=True):
-            wanted = {name: values[name] for name in names if name in values}
-            counted.append(LaunchCounts(launch.kernel, wanted))
-        return Counted(tuple(counted))
+        pairs = zip(counted, launches, strict=True)
+        return Counted(tuple(replace(counts, kernel=launch.kernel) for counts, launch in pairs))
+
+    def _read_raw_page(self, said: str, expected: int, names: Sequence[str]) -> list[LaunchCounts]:
+        # Each start of the tool takes seconds, even to read a report.
+        counters = raw_counters(said)
+        if len(counters) != expected:
+            counters = raw_counters(self._page("raw"))
+        return [
+            LaunchCounts(kernel, {name: values[name] for name in names if name in values})
+            for kernel, values in counters
+        ]
+
+    def _read_source_page(self, counted: Counted) -> Counted:
+        by_place = source_counts(self._page("source", "--print-source=sass"))
+        if len(by_place) != len(counted.launches):
+            return counted
+        pairs = zip(counted.launches, by_place, strict=True)
+        placed = (replace(a, samples=b.samples, executed=b.executed) for a, b in pairs)
+        return Counted(tuple(placed))
 
     def _page(self, page: str, *options: str) -> str:
         shown = (f"--import={self._file}", "--csv", f"--page={page}", "--print-units=base")

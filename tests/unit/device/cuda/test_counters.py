@@ -5,17 +5,20 @@ The tool itself needs a GPU (tests/gpu); here a script of its name does what a r
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fake_ncu_report import STALL, put_module
 from fake_tools import PRELUDE, alive, put_on_path, seen
 from faults import wait_until
 
 from tuner.device.base import Counted, LaunchCounts, Outcome, Program
 from tuner.device.cuda import counters as counters_module
+from tuner.device.cuda import ncu_report
 from tuner.device.cuda.counters import (
     PERMISSION_TEXT,
     NsightCompute,
@@ -32,7 +35,8 @@ from tuner.model.trial import Status
 Count = Callable[..., Counted]
 Place = Callable[[Program], Arena | Outcome]
 
-# Counts what programs do whose `source_key` tells it: a report is the list of their launches.
+# Counts what programs do whose `source_key` tells it: a report has their launches as pages show
+# them and as the module reads them.
 TOOL = """\
 import json, sys
 
@@ -48,7 +52,7 @@ def print_raw(launches):
 if "import" in options:
     with open({log}, "a") as log:
         print(json.dumps(dict(key="page " + options["page"])), file=log)
-    launches = json.load(open(options["import"]))
+    launches = json.load(open(options["import"]))["shown"]
     if options["page"] == "raw":
         print_raw(launches)
     for kernel, _ in launches if options["page"] == "source" else []:
@@ -94,12 +98,17 @@ counters = dict.fromkeys(names + ["launch__grid_size"], "1,000")
 if what == "no values":
     counters = dict.fromkeys(names, "n/a")
 launches = [(kernel, counters) for kernel in kernels]
+metrics = {name: {"value": 1e3 if text == "1,000" else text} for name, text in counters.items()}
+for name, counts in (("inst_executed", [64, 8]), ({stall}, [2, 6])) if what != "no places" else ():
+    metrics[name] = {"value": sum(counts), "instances": counts, "ids": [0x7000, 0x7010]}
+read = [[kernel + "(float *)", metrics] for kernel in kernels]
+ranges = "of a later tool" if what == "later" else "ranges"
 with open(options["export"] + ".ncu-rep", "w") as report:
-    json.dump(launches, report)
-if options["page"] == "raw" and what != "prints no page":
+    json.dump({"shown": launches, ranges: [read]}, report)
+if options.get("page") == "raw" and what != "prints no page":
     print()
     print_raw(launches)
-""".replace("{prelude}", PRELUDE)
+""".replace("{prelude}", PRELUDE).replace("{stall}", repr(STALL.format("wait")))
 DATA = Path(__file__).parent / "data"
 RAW, SOURCE, NO_PERMISSION = (
     (DATA / f"ncu_{name}.txt").read_text(encoding="utf-8")
@@ -125,6 +134,7 @@ def put_tool(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         put_on_path(
             "ncu", TOOL, tmp_path, monkeypatch, log=str(log), refused=refused, silent=silent
         )
+        monkeypatch.setattr(ncu_report, "NSIGHT_FOLDER", tmp_path / "opt")
 
     return put
 
@@ -197,6 +207,56 @@ def test_a_profile_starts_the_tool_twice_and_shows_that_it_works(
     assert [one["key"] for one in seen(log)] == ["honest", "page source"]
     assert count("prints no page").launches == count("honest").launches
     assert [one["key"] for one in seen(log)][2:4] == ["prints no page", "page raw"]
+
+
+@pytest.fixture
+def module(tmp_path: Path, opened: NsightCompute) -> Iterator[None]:
+    """What NVIDIA's tool brings, beside the one that is opened."""
+    put_module(tmp_path)
+    yield
+    for name in ("ncu_report", "_ncu_report"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("module")
+def test_with_its_module_a_profile_starts_the_tool_once_and_prints_nothing(
+    count: Count, log: Path
+) -> None:
+    counted = count("honest", "a__b.sum", "lacking", "c__d.pct")
+    values = {"a__b.sum": 1000.0, "c__d.pct": 1000.0}
+    places = {0x00: 2, 0x10: 6}, {0x00: 64, 0x10: 8}
+    assert counted.launches == tuple(LaunchCounts(n, values, *places) for n in ("scale", "sum"))
+    assert [one["key"] for one in seen(log)] == ["honest", "honest"]
+    assert not any("page" in one["options"] for one in seen(log))
+
+
+@pytest.mark.usefixtures("module")
+def test_what_the_module_cannot_read_is_printed_from_then_on(count: Count, log: Path) -> None:
+    first, second = count("later"), count("later")
+    assert first == second
+    assert first.launches[1].executed == {0x00: 64, 0x10: 8}
+    assert [one["key"] for one in seen(log)] == [
+        *("later", "page raw", "page source"),
+        *("later", "page source"),
+    ]
+
+
+@pytest.mark.usefixtures("module")
+def test_places_that_the_module_does_not_know_are_printed(count: Count, log: Path) -> None:
+    assert count("no places").launches[0].samples == {0x00: 2, 0x10: 6}
+    assert [one["key"] for one in seen(log)] == ["no places", "page source"]
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("loses one", "Nsight Compute counted 1 of 2 launches"),
+        ("no values", "Nsight Compute gave no values"),
+    ],
+)
+def test_its_module_gives_the_same_reasons(count: Count, key: str, reason: str) -> None:
+    assert count(key) == Counted(reason=reason)
 
 
 def test_inputs_are_drawn_for_each_workload(count: Count, log: Path, spec: KernelSpec) -> None:
