@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import inf, prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,24 @@ class Leeway:
         self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str, *, baseline: bool
     ) -> tuple[Verdict, Accuracy]:
         """Judge an output's stored bits; of the `baseline` it is noted how accurate it is."""
+        error, accuracy = self._measure(xp, raw, prepared, name, dtype, baseline=baseline)
+        if error <= 1.0:
+            if baseline:
+                self._note_baseline(prepared, name, accuracy)
+            return Verdict(error), accuracy
+        assert prepared.reference is not None
+        asked = raw.reshape(-1), prepared.reference[name].reshape(-1), prepared.scales[name]
+        return Verdict(error, _find_worst(xp, *asked, dtype)), accuracy
+
+    def tells(self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str) -> bool:
+        """Tell whether an output is wrong for some inputs."""
+        error, _ = self._measure(xp, raw, prepared, name, dtype, baseline=False)
+        return error > 1.0
+
+    def _measure(
+        self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str, *, baseline: bool
+    ) -> tuple[float, Accuracy]:
+        """Measure how accurate an output is, and how many times what is allowed it is off."""
         assert prepared.reference is not None
         reference, scale = prepared.reference[name], prepared.scales[name]
         copied = name in prepared.copied
@@ -189,28 +208,24 @@ class Leeway:
         allowed = most if baseline else self._limit_others(place, most)
         if copied and not baseline and place in self._copied:
             allowed = Accuracy()
-        error = max(
-            _share(accuracy.block, allowed.block), _share(accuracy.element, allowed.element)
-        )
-        if error <= 1.0:
-            if baseline:
-                # Of a few elements all may be exact by chance, but not of every draw.
-                exact = copied and accuracy == Accuracy()
-                always = exact and (place in self._copied or place not in self._seen)
-                self._copied = self._copied | {place} if always else self._copied - {place}
-                self._seen[place] = accuracy.joined(self._seen.get(place, accuracy))
-            return Verdict(error), accuracy
-        out, ref = decode(xp, raw.reshape(-1), dtype), reference.reshape(-1)
-        apart = xp.where(same_overflow(xp, out, ref, dtype), 0.0, xp.abs(out - ref))
-        worst = find_largest(xp, xp.nan_to_num(apart, nan=inf) / scale.reshape(-1))
-        return Verdict(error, (worst, float(out[worst]), float(ref[worst]))), accuracy
+        shares = _share(accuracy.block, allowed.block), _share(accuracy.element, allowed.element)
+        return max(shares), accuracy
+
+    def _note_baseline(self, prepared: Prepared, name: str, accuracy: Accuracy) -> None:
+        place = prepared.workload, prepared.kind, name
+        # Of a few elements all may be exact by chance, but not of every draw.
+        exact = name in prepared.copied and accuracy == Accuracy()
+        always = exact and (place in self._copied or place not in self._seen)
+        self._copied = self._copied | {place} if always else self._copied - {place}
+        self._seen[place] = accuracy.joined(self._seen.get(place, accuracy))
 
     def is_fair(self, xp: Any, dtype: str, exact: Array, own: Array, nearby: Array) -> bool:
         """Tell whether a right kernel can pass: another library does, and rounding decides little.
 
-        `own` is what that library gives, `nearby` the reference of inputs that rounding has moved.
+        `own` is what that library gives, `nearby` the reference of inputs that rounding has moved,
+        which is used up.
         """
-        scale = scale_of(xp, exact, nearby.copy(), self.unit)
+        scale = scale_of(xp, exact, nearby, self.unit)
         accuracy = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
         limit = self._limit_of(xp, exact, scale)
         return accuracy.block <= limit and accuracy.element <= limit * OF_AN_ELEMENT
@@ -238,11 +253,6 @@ class Leeway:
             return f"{accuracy.block:.2g} roundings; a baseline may have {most.block:.2g}"
         return f"{accuracy.block:.2g} roundings, where the baseline has {seen.block:.2g}"
 
-    def tells(self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str) -> bool:
-        """Tell whether an output is wrong for some inputs."""
-        verdict, _ = self.judge(xp, raw, prepared, name, dtype, baseline=False)
-        return not verdict.passed
-
     def _limit_others(self, place: _Place, most: Accuracy) -> Accuracy:
         seen = self._seen.get(place)
         if seen is None:
@@ -251,6 +261,22 @@ class Leeway:
             min(max(FLOOR, FACTOR * seen.block), most.block),
             min(max(FLOOR * OF_AN_ELEMENT, FACTOR * seen.element), most.element),
         )
+
+
+def _find_worst(
+    xp: Any, raw: Array, reference: Array, scale: Array, dtype: str
+) -> tuple[int, float, float]:
+    """Find the element that is off by most of its roundings: its place, value and reference."""
+    scales, tops = scale.reshape(-1), []
+    for piece in pieces(xp, raw.size):
+        out, ref = decode(xp, raw[piece], dtype), reference[piece]
+        apart = xp.where(same_overflow(xp, out, ref, dtype), 0.0, xp.abs(out - ref))
+        shares = xp.nan_to_num(apart, nan=inf) / scales[piece]
+        place = find_largest(xp, shares)
+        tops.append(
+            (float(shares[place]), piece.start + place, float(out[place]), float(ref[place]))
+        )
+    return max(tops, key=itemgetter(0))[1:]
 
 
 def _count_small(

@@ -58,6 +58,9 @@ PEER_TOLERANCES = 8.0
 ROUGH = 0.05
 # Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
 SAME_SHARE = 0.25
+# Of what may be kept, an arena beyond which memory ends: with what is computed of it, it is 13
+# times as large where references are held beside one another, and 6 times where none are.
+MOST_ARENA = 0.6
 Whose = Literal["config", "baseline", "peer"]
 
 
@@ -125,7 +128,9 @@ class Verifier:
     def open_arena(self, workload: Workload, layout: Layout) -> Arena:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
-        self._frugal = self._frugal and workload == self._workload
+        most_bytes = self._memory.cache_bytes * MOST_ARENA or layout.total_bytes
+        again = self._frugal and workload == self._workload
+        self._frugal = again or layout.total_bytes > most_bytes
         self._workload = workload
         self._arena = self._memory.open(workload.key, layout)
         self._guards = self._xp.asarray(layout.guards)

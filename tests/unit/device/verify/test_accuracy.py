@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -200,6 +201,23 @@ def test_a_copy_is_exact(output_of: Outputs) -> None:
     assert made.error(x[::-1], baseline=True) == 0
     assert made.error(x[::-1]) == 0
     assert made.error(np.nextafter(x, np.float32(9))[::-1]) == np.inf
+
+
+def test_an_output_that_is_wrong_is_looked_at_in_pieces(output_of: Outputs) -> None:
+    """Of 6 GB each array of float64 is a tenth of a GPU."""
+    x = np.random.default_rng(5).standard_normal(1 << 19, np.float32)
+    made = output_of(lambda x: 2 * x, x)
+    wrong = encode(np, 2 * x.astype(np.float64), "float32")
+    wrong[1 << 18] = 0
+    tracemalloc.start()
+    try:
+        verdict, _ = made.leeway.judge(np, wrong, made.prepared, "y", "float32", baseline=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert verdict.worst is not None
+    assert verdict.worst[:2] == (1 << 18, 0.0)
+    assert peak < 8 * x.size
 
 
 def test_an_output_that_is_the_input_itself_is_a_copy(output_of: Outputs) -> None:

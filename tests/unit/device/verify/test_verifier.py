@@ -406,7 +406,7 @@ class Trimmed(HostMemory):
     """Notes how much of what was freed may stay where it is, each time that it is given back."""
 
     def __init__(self) -> None:
-        super().__init__(cache_bytes=1000)
+        super().__init__(cache_bytes=1 << 20)
         self.spared: list[int] = []
 
     def trim(self, spare_bytes: int = 0) -> None:
@@ -417,7 +417,7 @@ def test_what_is_let_go_was_kept_for_later_and_is_drawn_again(make_spec: MakeSpe
     memory = Trimmed()
     bench = Bench(make_spec(*ARGUMENTS), memory=memory)
     assert bench.checked(bench.double).passed
-    assert set(memory.spared) == {1000}, "of what drawing took others get most"
+    assert set(memory.spared) == {1 << 20}, "of what drawing took others get most"
     memory.spared.clear()
     bench.verifier.let_go()
     assert bench.verifier.check().passed
@@ -456,6 +456,15 @@ def test_once_memory_has_ended_nothing_is_kept_for_later_until_another_workload_
     opened(Workload.of({"T": 2 * WORKLOAD.values["T"]}))
     opened(WORKLOAD)
     assert known_again()
+
+
+def test_an_arena_of_half_a_gpu_is_begun_with_one_reference_at_a_time(make_spec: MakeSpec) -> None:
+    spec = make_spec(*ARGUMENTS)
+    layout = lay_out(spec, WORKLOAD.values)
+    for share, frugal in ((1.0, True), (2.0, False)):
+        verifier = Verifier(HostMemory(cache_bytes=int(layout.total_bytes * share)), spec, {})
+        verifier.open_arena(WORKLOAD, layout)
+        assert verifier._frugal is frugal
 
 
 def test_once_memory_has_ended_one_reference_is_held_at_a_time(bench: Bench) -> None:
