@@ -74,6 +74,7 @@ STOP = "stop"
 # How often a first kernel may be refused; a round counts for itself.
 MOST_REFUSED = 4
 NO_ANSWER, INTERRUPTED = 4, 130
+MOST_REASON = 300
 # What decides which part of a problem is tuned: the data sheet's rate without tensor cores.
 GPU, FP32_TFLOPS = "h200", 67.0
 # The benchmark's own for float32, in whose products eager PyTorch takes TF32.
@@ -154,7 +155,9 @@ def run_step(folder: Path, row: Row, call: Call) -> None:
     elif code in (None, INTERRUPTED) and row.gpu_s < call.gpu_s + FINALS_S:
         row.state = "cut"
     else:
-        row.state, row.reason = "lost", say_why(err) or f"ended with code {code}, no result"
+        undecided = [*result.get("undecided", {}).values()]
+        said = say_why(err) or "; ".join(undecided) or f"ended with code {code}, no result"
+        row.state, row.reason = "lost", said[:MOST_REASON]
 
 
 def run_program(
@@ -183,7 +186,7 @@ def run_program(
 def say_why(err: str) -> str:
     """Find the line in which `tune` says why it ended."""
     said = [line for line in err.splitlines() if line.startswith("Error: ")]
-    return said[-1].removeprefix("Error: ")[:300] if said else ""
+    return said[-1].removeprefix("Error: ")[:MOST_REASON] if said else ""
 
 
 def best_us(folder: Path) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -144,6 +145,18 @@ def test_problems_go_as_far_as_they_are_answered_on_one_machine_after_another(
         "level1_10/round-01/template.cu.j2",
         "level1_10/round-01/space.yaml",
     }
+
+
+def test_a_problem_that_nothing_decides_is_lost_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.dumps({"workloads": [], "undecided": {"N=1": "not enough memory for N=1"}})
+    monkeypatch.setattr(run, "run_program", lambda *_: (0, said, ""))
+    monkeypatch.setattr(run, "best_us", lambda _: 3.0)
+    row = Row(1, 20, state="ready")
+    (tmp_path / "exchange").mkdir()
+    run.run_step(tmp_path, row, run.Call(tmp_path, "auto", time.monotonic() + 9, {}))
+    assert (row.state, row.reason) == ("lost", "not enough memory for N=1")
 
 
 def test_an_arm_is_options_of_the_same_run_and_a_line_for_its_agent(
