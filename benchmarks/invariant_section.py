@@ -30,11 +30,11 @@ def section(results: list[Json], gpu: str) -> Iterator[str]:
         some = [cell for cell in found if least <= cell.content["axes"]["T"] <= most]
         yield from map(str, figures(name, some, mean, worst, engines))
     yield (
-        f"\nThe config of each size is of one class, which gives a row the same bits among 1 or "
+        "\nThe config of each size is of one class, which gives a row the same bits among 1 or "
         f"8,192. Measured of {len(layers)} layer{'s' if len(layers) > 1 else ''}: N and K of "
         f"{'; '.join(f'{n:,} and {k:,}' for n, k in layers)}. *Free* is the faster one of "
-        f"{' and '.join(FREE)}, which may choose other sums for each size; *alone* it stands beside "
-        "ours without the calls before and after, which ours overlaps.\n"
+        f"{' and '.join(FREE)}, which may choose other sums for each size; *alone* it stands "
+        "beside ours without the calls before and after, which ours overlaps.\n"
     )
     yield "| workload | ours | free | alone | " + " | ".join(ENGINES) + " |"
     yield "|---|---|---|---|" + "---|" * len(ENGINES)

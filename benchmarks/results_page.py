@@ -18,7 +18,7 @@ from textwrap import fill
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import gemm_section
+import gemm_section  # noqa: E402
 import hardware_section  # noqa: E402
 import invariant_section  # noqa: E402
 import kernelbench_verified_section  # noqa: E402
