@@ -279,6 +279,17 @@ class ProblemModel:
         training = {home for home in homes if model.get_submodule(home).training}
         return {name.replace(".", "_") for name in names if name.rpartition(".")[0] in training}
 
+    @cached_property
+    def spreads(self) -> Mapping[str, float]:
+        """Give the root mean square of each of the model's weights; none of equal numbers.
+
+        With wider ones an RNN is chaos: after some steps roundings decide all that it gives.
+        """
+        weights = self.weights(self.model(wide=False)).items()
+        own = {n: t.detach() for n, (_, t) in weights if t.is_floating_point()}
+        own = {n: t for n, t in own.items() if not bool((t == t.reshape(-1)[0]).all())}
+        return {n: float(t.double().norm()) / t.numel() ** 0.5 for n, t in own.items()}
+
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
         model, torch = self.model(wide=wide), self._torch
@@ -349,7 +360,8 @@ def own_dtype(name: str) -> str:
 
 def _reference(spec: KernelSpec, problem: BenchProblem | Definition) -> Reference:
     judged = _Judged(spec, problem)
-    return Reference(judged.compute, judged.inputs, replaced=lambda: judged.replaced)
+    replaced = lambda: judged.replaced  # noqa: E731
+    return Reference(judged.compute, judged.inputs, replaced=replaced, spreads=judged.spreads)
 
 
 class _Judged:
@@ -411,8 +423,14 @@ class _Judged:
             mine = {a.name: self._draw(xp, rng, a, NORMAL, axes) for a in others}
         return {**given, **mine}
 
+    def spreads(self, axes: Sizes) -> Mapping[str, float]:
+        """Give how wide weights are in the problem, where the search space says no fill of them."""
+        own = self._problem.at(axes).spreads
+        return {n: s for n, s in own.items() if n in self._arrays and self._arrays[n].fill == NORMAL}
+
     def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:
-        values = draw_values(xp, rng, argument, kind, argument.dimensions(axes))
+        spread = self.spreads(axes).get(argument.name, 1.0)
+        values = draw_values(xp, rng, argument, kind, argument.dimensions(axes), spread=spread)
         if argument.dtype in FLOAT_DTYPES:
             values = xp.clip(values, -_LARGEST_DRAWN, _LARGEST_DRAWN)
         return decode(xp, encode(xp, values, argument.dtype), argument.dtype)

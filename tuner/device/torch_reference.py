@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
@@ -275,6 +276,9 @@ class Definition:
         if not callable(self._names.get("run")):
             raise KernelError("its reference defines no `run`", path=path)
         self.passed = frozenset(self.data.inputs)
+
+    # It says nothing of how wide its inputs are.
+    spreads: Mapping[str, float] = MappingProxyType({})
 
     def at(self, sizes: Mapping[str, int]) -> Definition:
         """Pose it for some sizes: the reference takes them from its inputs."""
