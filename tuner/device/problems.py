@@ -426,7 +426,9 @@ class _Judged:
     def spreads(self, axes: Sizes) -> Mapping[str, float]:
         """Give how wide weights are in the problem, where the search space says no fill of them."""
         own = self._problem.at(axes).spreads
-        return {n: s for n, s in own.items() if n in self._arrays and self._arrays[n].fill == NORMAL}
+        return {
+            n: s for n, s in own.items() if n in self._arrays and self._arrays[n].fill == NORMAL
+        }
 
     def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:
         spread = self.spreads(axes).get(argument.name, 1.0)

@@ -18,7 +18,7 @@ from tuner.device.layout import lay_out
 from tuner.device.problems import BenchProblem, is_problem, reference_of
 from tuner.device.reference import load_peers
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.model.errors import KernelError
+from tuner.model.errors import KernelError, Untellable
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Tolerance, Workload
 
@@ -261,6 +261,8 @@ class Model(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.net = nn.{kind}(width, width, num_layers=3)
+        for weight in self.net.parameters():
+            weight.data *= {wider}
 
     def forward(self, x):
         return self.net(x)[0][-1]
@@ -280,9 +282,9 @@ GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 class RecurrentBench:
     """The judge of a recurrent problem, and kernels for it in float32, step by step."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, wider: float = 1.0) -> None:
         path = folder / "k.py"
-        path.write_text(RECURRENT.format(kind=kind))
+        path.write_text(RECURRENT.format(kind=kind, wider=wider))
         rows = f"{GATES[kind]}*H"
         self.weights = [f"net_{n}_l{k}" for k in range(3) for n in ("weight_ih", "weight_hh")]
         self.biases = [f"net_{n}_l{k}" for k in range(3) for n in ("bias_ih", "bias_hh")]
@@ -357,3 +359,12 @@ def test_a_recurrence_is_judged_on_weights_with_which_it_is_none_of_chaos(
         assert not any(bench.passes(kernel, first=first) for kernel in [*wrong, *swapped])
         assert not any(bench.passes(kernel, "x3", first=first) for kernel in forgetful)
     assert not bench.passes(forgetful[0], first=False)
+
+
+@needs_torch
+def test_a_problem_that_is_chaos_itself_is_told_as_its_own_fault(tmp_path: Path) -> None:
+    bench = RecurrentBench(tmp_path, "GRU", wider=30.0)
+    with pytest.raises(Untellable, match=r"roundings of the inputs decide most of 'out'") as caught:
+        bench.passes(bench.run, first=True)
+    assert caught.value.path == bench.spec.reference
+    assert "smaller weights of a recurrence" in str(caught.value)
