@@ -270,9 +270,7 @@ class Prepared:
     first_output: dict[str, Array] | None = None
     telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
     given: frozenset[str] = frozenset()  # inputs of which no number changes alone
-    spreads: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of what is drawn, where it is not 1
+    spreads: Mapping[str, float] = field(default_factory=dict)  # deviations that are not 1
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     changed: dict[int, Prepared] = field(default_factory=dict)  # others yet, by their variants
     moved: Sequence[Mapping[str, Array]] = ()  # the reference of inputs that rounding has moved

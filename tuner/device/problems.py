@@ -281,14 +281,18 @@ class ProblemModel:
 
     @cached_property
     def spreads(self) -> Mapping[str, float]:
-        """Give the root mean square of each of the model's weights; none of equal numbers.
+        """Give the root mean square of each of the model's weights, unless all are equal.
 
         With wider ones an RNN is chaos: after some steps roundings decide all that it gives.
         """
-        weights = self.weights(self.model(wide=False)).items()
-        own = {n: t.detach() for n, (_, t) in weights if t.is_floating_point()}
-        own = {n: t for n, t in own.items() if not bool((t == t.reshape(-1)[0]).all())}
-        return {n: float(t.double().norm()) / t.numel() ** 0.5 for n, t in own.items()}
+        norm, wide, found = self._torch.linalg.vector_norm, self._torch.float64, {}
+        for name, (_, tensor) in self.weights(self.model(wide=False)).items():
+            own = tensor.detach().reshape(-1)
+            spread = float(norm(own, dtype=wide)) / own.numel() ** 0.5
+            # What nobody has given numbers holds any.
+            if not bool((own == own[0]).all()) and 1e-6 < spread < 1e6:
+                found[name] = spread
+        return found
 
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
@@ -360,8 +364,12 @@ def own_dtype(name: str) -> str:
 
 def _reference(spec: KernelSpec, problem: BenchProblem | Definition) -> Reference:
     judged = _Judged(spec, problem)
-    replaced = lambda: judged.replaced  # noqa: E731
-    return Reference(judged.compute, judged.inputs, replaced=replaced, spreads=judged.spreads)
+    return Reference(
+        judged.compute,
+        judged.inputs,
+        replaced=lambda: judged.replaced,
+        spreads=judged.spreads,
+    )
 
 
 class _Judged:
@@ -425,10 +433,9 @@ class _Judged:
 
     def spreads(self, axes: Sizes) -> Mapping[str, float]:
         """Give how wide weights are in the problem, where the search space says no fill of them."""
+        plain = {name for name, argument in self._arrays.items() if argument.fill == NORMAL}
         own = self._problem.at(axes).spreads
-        return {
-            n: s for n, s in own.items() if n in self._arrays and self._arrays[n].fill == NORMAL
-        }
+        return {name: spread for name, spread in own.items() if name in plain}
 
     def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:
         spread = self.spreads(axes).get(argument.name, 1.0)

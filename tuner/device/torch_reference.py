@@ -257,6 +257,9 @@ class DefinitionModel(BaseModel):
 class Definition:
     """A FlashInfer-trace definition: axes, inputs, outputs and the text of a reference, `run`."""
 
+    # It says nothing of how wide its inputs are.
+    spreads: Mapping[str, float] = MappingProxyType({})
+
     def __init__(self, path: Path) -> None:
         self.path, self.what = path, "the definition's reference"
         self.torch = require_torch(path)
@@ -276,9 +279,6 @@ class Definition:
         if not callable(self._names.get("run")):
             raise KernelError("its reference defines no `run`", path=path)
         self.passed = frozenset(self.data.inputs)
-
-    # It says nothing of how wide its inputs are.
-    spreads: Mapping[str, float] = MappingProxyType({})
 
     def at(self, sizes: Mapping[str, int]) -> Definition:
         """Pose it for some sizes: the reference takes them from its inputs."""
