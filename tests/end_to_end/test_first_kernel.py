@@ -84,7 +84,8 @@ def test_somebody_writes_it_in_a_folder(bench: Bench) -> None:
     words = (*TUNE, "--exchange", "there", "--rounds", "0", "--wait", "0.1s")
     waiting = bench.run(words)
     assert waiting.code == 4 and "kernel.cu is to be written" in waiting.err
-    assert "Keep the parameters" in (folder / "request.md").read_text("utf-8")
+    request = (folder / "request.md").read_text("utf-8")
+    assert "Keep the parameters" in request and "There is no scratch memory" in request
     (folder / "kernel.cu").write_text(KERNEL, encoding="utf-8")
     unable = bench.run(stepping)
     assert unable.code == 2 and "no GPU was found" in unable.err

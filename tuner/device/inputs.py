@@ -95,10 +95,13 @@ def draw_values(
     kind: str,
     shape: tuple[int, ...],
     names: Mapping[str, Value] | None = None,
+    *,
+    spread: float = 1.0,
 ) -> Any:
     """Draw float values for one input: the argument's own `fill`, varied as `kind` says.
 
     What the fill promises holds for every kind; `names` are the axes that its numbers depend on.
+    The `spread` of plain normal numbers is their deviation.
     Raises `KernelError` where it cannot be kept.
     """
     bounds = tuple(float(bound.evaluate(names or {})) for bound in argument.fill_bounds)
@@ -111,6 +114,8 @@ def draw_values(
     if whole and argument.fill == "normal":
         return _any_whole(xp, rng, argument.dtype, kind, shape)
     drawn = _plain(xp, rng, argument.fill, shape, bounds, "float64" if whole else "float32")
+    if spread != 1.0:
+        drawn *= spread
     values = _vary_values(xp, rng, drawn, argument, kind, largest)
     if argument.dtype.startswith("uint"):  # what is negative would be near their largest number
         values = xp.abs(values)
@@ -265,6 +270,7 @@ class Prepared:
     first_output: dict[str, Array] | None = None
     telling: set[str] = field(default_factory=set)  # outputs that zeros were seen not to pass
     given: frozenset[str] = frozenset()  # inputs of which no number changes alone
+    spreads: Mapping[str, float] = field(default_factory=dict)  # deviations that are not 1
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     changed: dict[int, Prepared] = field(default_factory=dict)  # others yet, by their variants
     moved: Sequence[Mapping[str, Array]] = ()  # the reference of inputs that rounding has moved

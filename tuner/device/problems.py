@@ -279,6 +279,21 @@ class ProblemModel:
         training = {home for home in homes if model.get_submodule(home).training}
         return {name.replace(".", "_") for name in names if name.rpartition(".")[0] in training}
 
+    @cached_property
+    def spreads(self) -> Mapping[str, float]:
+        """Give the root mean square of each of the model's weights, unless all are equal.
+
+        With wider ones an RNN is chaos: after some steps roundings decide all that it gives.
+        """
+        norm, wide, found = self._torch.linalg.vector_norm, self._torch.float64, {}
+        for name, (_, tensor) in self.weights(self.model(wide=False)).items():
+            own = tensor.detach().reshape(-1)
+            spread = float(norm(own, dtype=wide)) / own.numel() ** 0.5
+            # What nobody has given numbers holds any.
+            if not bool((own == own[0]).all()) and 1e-6 < spread < 1e6:
+                found[name] = spread
+        return found
+
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
         model, torch = self.model(wide=wide), self._torch
@@ -355,7 +370,12 @@ def own_dtype(name: str) -> str:
 
 def _reference(spec: KernelSpec, problem: BenchProblem | Definition) -> Reference:
     judged = _Judged(spec, problem)
-    return Reference(judged.compute, judged.inputs, replaced=lambda: judged.replaced)
+    return Reference(
+        judged.compute,
+        judged.inputs,
+        replaced=lambda: judged.replaced,
+        spreads=judged.spreads,
+    )
 
 
 class _Judged:
@@ -419,8 +439,15 @@ class _Judged:
             mine = {a.name: self._draw(xp, rng, a, NORMAL, axes) for a in others}
         return {**given, **mine}
 
+    def spreads(self, axes: Sizes) -> Mapping[str, float]:
+        """Give how wide weights are in the problem, where the search space says no fill of them."""
+        plain = {name for name, argument in self._arrays.items() if argument.fill == NORMAL}
+        own = self._problem.at(axes).spreads
+        return {name: spread for name, spread in own.items() if name in plain}
+
     def _draw(self, xp: Any, rng: Any, argument: Argument, kind: str, axes: Sizes) -> Array:
-        values = draw_values(xp, rng, argument, kind, argument.dimensions(axes))
+        spread = self.spreads(axes).get(argument.name, 1.0)
+        values = draw_values(xp, rng, argument, kind, argument.dimensions(axes), spread=spread)
         if argument.dtype in FLOAT_DTYPES:
             values = xp.clip(values, -_LARGEST_DRAWN, _LARGEST_DRAWN)
         return values

@@ -56,6 +56,7 @@ class Reference:
     `canonical` brings outputs of which several are right into the form that the reference gives;
     `unread` sets what production never reads of a peer's outputs to what the reference gives.
     `replaced` tells whether the inputs drawn last are ordinary ones, whatever kind was asked for.
+    `spreads` gives the deviation of what is drawn for an input, where that is not 1.
     A `fixed` one knows the answer to its own inputs alone, which are never changed.
     """
 
@@ -64,6 +65,7 @@ class Reference:
     canonical: CanonicalFunction | None = None
     unread: CanonicalFunction | None = None
     replaced: Callable[[], bool] = lambda: False
+    spreads: Callable[[Mapping[str, int]], Mapping[str, float]] = lambda axes: {}
     fixed: bool = False
 
     def drawn(

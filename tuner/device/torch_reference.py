@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
@@ -255,6 +256,9 @@ class DefinitionModel(BaseModel):
 
 class Definition:
     """A FlashInfer-trace definition: axes, inputs, outputs and the text of a reference, `run`."""
+
+    # It says nothing of how wide its inputs are.
+    spreads: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, path: Path) -> None:
         self.path, self.what = path, "the definition's reference"

@@ -6,6 +6,7 @@ TunerError
 │   ├── SpaceError        a search-space file
 │   ├── TemplateError     a template that does not parse, render or match its parameters
 │   ├── KernelError       a kernel, its reference, its arguments or its workloads
+│   │   └── Untellable    its reference's outputs are such that no kernel could be told right
 │   └── SessionError      a session that cannot be opened or resumed
 ├── DeviceError           the device asked for cannot be used (exit code 2)
 │   ├── OutOfMemory       what a workload takes is more than it has
@@ -76,6 +77,10 @@ class TemplateError(InputError):
 
 class KernelError(InputError):
     """Report a kernel, reference, argument or workload that does not fit the others."""
+
+
+class Untellable(KernelError):  # noqa: N818 - what a reference is
+    """Report outputs by which no kernel could be told right or wrong, whatever it computes."""
 
 
 class SessionError(InputError):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from torch_here import needs_torch
 
+from tuner.device.encoding import storage_dtype
+from tuner.device.inputs import INPUT_KINDS
 from tuner.device.layout import lay_out
 from tuner.device.problems import BenchProblem, is_problem, reference_of
 from tuner.device.reference import load_peers
 from tuner.device.verify.verifier import HostMemory, Verifier
-from tuner.model.errors import KernelError
+from tuner.model.errors import KernelError, Untellable
 from tuner.model.expressions import Expression
 from tuner.model.kernel import Argument, KernelSpec, Tolerance, Workload
 
@@ -235,3 +240,144 @@ def test_a_definition_runs_its_reference_without_its_roundings(tmp_path: Path) -
     x = np.random.default_rng(0).standard_normal((5, 7))
     found = reference_of(spec).compute(np, {"x": x}, SIZES)["y"]
     assert found == pytest.approx(x / 3, rel=1e-15)
+
+
+@needs_torch
+def test_weights_are_drawn_as_wide_as_the_models_own_unless_these_are_all_equal(
+    tmp_path: Path,
+) -> None:
+    spec = problem(tmp_path, "return self.layer(self.norm(x))", OUT)
+    norm = "        self.norm = nn.LayerNorm(width)\n\n    def forward"
+    text = spec.reference.read_text().replace("\n    def forward", norm)
+    spec.reference.write_text(text)
+    arguments = (*spec.arguments, array("norm_weight", "float32", "H"))
+    sizes = {"T": 5, "H": 3000}
+    reference = reference_of(spec_of(spec.reference, *arguments))
+    spreads = reference.spreads(sizes)
+    assert spreads == {"layer_weight": pytest.approx((3 * 3000) ** -0.5, rel=0.1)} | {
+        "layer_bias": spreads["layer_bias"]
+    }
+    assert reference.inputs is not None
+    tripled = reference.inputs(np, np.random.default_rng(1), sizes, "x3")
+    assert tripled["layer_weight"].std() == pytest.approx(3 * (3 * 3000) ** -0.5, rel=0.1)
+    assert tripled["norm_weight"].std() == pytest.approx(3, rel=0.1)
+
+
+RECURRENT = """\
+import torch
+from torch import nn
+
+S, B, H = 96, 3, 16
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.net = nn.{kind}(width, width, num_layers=3)
+        for weight in self.net.parameters():
+            weight.data *= {wider}
+
+    def forward(self, x):
+        return self.net(x)[0][-1]
+
+
+def get_inputs():
+    return [torch.randn(S, B, H)]
+
+
+def get_init_inputs():
+    return [H]
+"""
+RECURRENT_SIZES = {"S": 96, "B": 3, "H": 16}
+GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
+
+
+class RecurrentBench:
+    """The judge of a recurrent problem, and kernels for it in float32, step by step."""
+
+    def __init__(self, folder: Path, kind: str, wider: float = 1.0) -> None:
+        path = folder / "k.py"
+        path.write_text(RECURRENT.format(kind=kind, wider=wider))
+        rows = f"{GATES[kind]}*H"
+        self.weights = [f"net_{n}_l{k}" for k in range(3) for n in ("weight_ih", "weight_hh")]
+        self.biases = [f"net_{n}_l{k}" for k in range(3) for n in ("bias_ih", "bias_hh")]
+        arguments = (
+            array("x", "float32", "S B H"),
+            *(array(name, "float32", f"{rows} H") for name in self.weights),
+            *(array(name, "float32", rows) for name in self.biases),
+            array("out", "float32", "B H", "output"),
+        )
+        one = Expression.parse("1")
+        self.spec = KernelSpec(
+            *("k", path.with_suffix(".yaml"), path, path, path, ("S", "B", "H"), arguments),
+            *((), (), one, (), (), {"out": Tolerance(measured=True)}),
+        )
+        self.kind, self.memory = kind, HostMemory()
+        self.verifier = Verifier(self.memory, self.spec, {})
+        workload = self.workload = Workload.of(RECURRENT_SIZES)
+        self.layout = lay_out(self.spec, workload.values)
+        self.verifier.open_arena(workload, self.layout)
+
+    def stored(self, name: str) -> Any:
+        slot = next(slot for slot in self.layout.slots if slot.name == name)
+        piece = self.memory.data[slot.offset : slot.offset + slot.size_bytes]
+        return piece.view(storage_dtype(slot.dtype)).reshape(slot.shape)
+
+    def run(self, *, swapped: bool = False, forgets_at: int = -1) -> None:
+        """Compute the last states, or wrong ones."""
+        import torch
+
+        def tensor(name: str) -> Any:
+            return torch.from_numpy(self.stored(name))
+
+        states = torch.zeros(3, 2, *self.stored("out").shape)
+        cell = {"GRU": torch.gru_cell, "LSTM": torch.lstm_cell, "RNN": torch.rnn_tanh_cell}
+        width = RECURRENT_SIZES["H"]
+        for step, given in enumerate(tensor("x")):
+            if step == forgets_at:
+                states[1] = 0
+            for k in range(3):
+                weights = [tensor(n) for n in (*self.weights, *self.biases) if n.endswith(f"_l{k}")]
+                if swapped:
+                    weights = [torch.cat([w[width : 2 * width], w[:width], w[2 * width :]])
+                               for w in weights]  # fmt: skip
+                before = (states[k, 0], states[k, 1]) if self.kind == "LSTM" else states[k, 0]
+                after = cell[self.kind](given, before, *weights)
+                for place, value in enumerate(after if self.kind == "LSTM" else [after]):
+                    states[k, place] = value
+                given = states[k, 0]  # noqa: PLW2901 - the next layer's input
+        self.stored("out")[...] = states[2, 0].numpy()
+
+    def passes(self, kernel: Callable[[], None], kind: str = "normal", *, first: bool) -> bool:
+        self.verifier.prepare(self.workload, kind, 1 if first else 2)
+        self.verifier.compute_reference()
+        kernel()
+        return self.verifier.check(whose="baseline" if first else "config").passed
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", [*GATES])
+def test_a_recurrence_is_judged_on_weights_with_which_it_is_none_of_chaos(
+    tmp_path: Path, kind: str
+) -> None:
+    bench = RecurrentBench(tmp_path, kind)
+    wrong = [lambda: bench.stored("out").fill(0.0)]
+    gated = GATES[kind] > 1
+    # Gates remember with larger weights what an early step left.
+    forgetful = [partial(bench.run, forgets_at=step) for step in ((90, 64) if gated else (90,))]
+    swapped = [partial(bench.run, swapped=True)] if gated else []
+    for first in (True, False):
+        for inputs in INPUT_KINDS:
+            assert bench.passes(bench.run, inputs, first=first), inputs
+        assert not any(bench.passes(kernel, first=first) for kernel in [*wrong, *swapped])
+        assert not any(bench.passes(kernel, "x3", first=first) for kernel in forgetful)
+    assert not bench.passes(forgetful[0], first=False)
+
+
+@needs_torch
+def test_a_problem_that_is_chaos_itself_is_told_as_its_own_fault(tmp_path: Path) -> None:
+    bench = RecurrentBench(tmp_path, "GRU", wider=30.0)
+    with pytest.raises(Untellable, match=r"roundings of the inputs decide most of 'out'") as caught:
+        bench.passes(bench.run, first=True)
+    assert caught.value.path == bench.spec.reference
+    assert "smaller weights of a recurrence" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -392,3 +393,13 @@ def test_sizes_near_the_tuned_ones_are_edge_cases_where_the_baseline_is_right(
         made = {check.workload for check in session.checks() if check.kind == EDGE_CASES}
     assert plan.spec.edge_cases == ()
     assert made == {*near} - {refused} != set()
+
+
+def test_a_baseline_that_may_take_too_long_is_still_not_wrong(plan, compiler):
+    for status in (Status.TIMEOUT, Status.INCORRECT):
+        device = SimulatedDevice(lambda program, status=status: status)
+        evaluator = evaluator_of(plan, compiler, device)
+        with pytest.raises(KernelError, match="the baseline"):
+            evaluator.verify_baseline(plan.tuned[0])
+        with nullcontext() if status is Status.TIMEOUT else pytest.raises(KernelError):
+            evaluator.verify_baseline(plan.tuned[0], may_last=True)

@@ -24,6 +24,7 @@ from tuner.device.encoding import (
     is_all,
     multiply,
     pieces,
+    storage_dtype,
 )
 from tuner.device.inputs import NORMAL, Prepared, generator
 from tuner.device.verify.on_gpu import count_roundings, count_small, find_scales
@@ -175,7 +176,8 @@ class Leeway:
         prepared.copied = frozenset(held)
         if prepared.kind == NORMAL:
             for name, (values, _) in same.items():
-                prepared.limits[name] = self._limit_of(xp, values, prepared.scales[name])
+                asked = (xp, values, prepared.scales[name], self.floats[name])
+                prepared.limits[name] = self._limit_of(*asked)
 
     def judge(
         self, xp: Any, raw: Array, prepared: Prepared, name: str, dtype: str, *, baseline: bool
@@ -227,15 +229,21 @@ class Leeway:
         """
         scale = scale_of(xp, exact, nearby, self.unit)
         accuracy = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
-        limit = self._limit_of(xp, exact, scale)
+        limit = self._limit_of(xp, exact, scale, dtype)
         return accuracy.block <= limit and accuracy.element <= limit * OF_AN_ELEMENT
 
-    def _limit_of(self, xp: Any, reference: Array, scale: Array) -> float:
-        """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing."""
+    def _limit_of(self, xp: Any, reference: Array, scale: Array, dtype: str) -> float:
+        """Give what a baseline may be off by on which zeros fail for most elements; 0: nothing.
+
+        They fail as a whole too: single elements may be most of their blocks' scale.
+        """
         limit = self._most.block
+        nothing = xp.zeros(reference.shape, storage_dtype(dtype))
+        zeros = measure(xp, nothing, reference, scale, dtype)
         while True:
             told, small = _count_small(xp, reference, scale, _LEAST[self.unit], limit)
-            if not told or 2 * small < told:
+            fail = zeros.block > limit or zeros.element > limit * OF_AN_ELEMENT
+            if not told or (2 * small < told and fail):
                 return limit
             if limit <= FLOOR:
                 return 0.0

@@ -150,6 +150,7 @@ class Answers:
         rng = generator(self._xp, seed)
         slots = {slot.name: slot for slot in layout.with_role("input", "inout")}
         given = self._draw_own(workload, kind, seed, rng)
+        spreads = self.reference.spreads(workload.values)
         require_dict(self._spec.reference, "inputs", given, slots)
         for name, values in given.items():
             shape = getattr(values, "shape", None)  # of what is no array there is none
@@ -167,11 +168,13 @@ class Answers:
             if values is None:
                 argument = self._spec.argument(name)
                 coupled |= {name} if argument.fill in COUPLED_FILLS else set()
-                values = draw_values(self._xp, rng, argument, kind, slot.shape, workload.values)
+                asked, spread = (kind, slot.shape, workload.values), spreads.get(name, 1.0)
+                values = draw_values(self._xp, rng, argument, *asked, spread=spread)
             stored = round_to_dtype(self._xp, slot.dtype, kind, values)
             inputs[name] = stored.reshape(slot.shape)
         told = f"{kind}{ORDINARY_INSTEAD}" if self.reference.replaced() else kind
-        return Prepared(workload, kind, seed, inputs, given=frozenset(coupled), told=told)
+        fixed = frozenset(coupled)
+        return Prepared(workload, kind, seed, inputs, given=fixed, spreads=spreads, told=told)
 
     def refer(self, prepared: Prepared, layout: Layout) -> None:
         """Compute what is expected, and what a rounding is of it, unless that is known."""

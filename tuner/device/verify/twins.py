@@ -129,7 +129,8 @@ class Twins:
         if slot.name in before.given:
             drawn = stored[self.xp.asarray(chance.integers(0, stored.size, chosen.size))]
         else:
-            values = draw_values(self.xp, rng, argument, before.kind, (chosen.size,), axes)
+            asked, spread = (argument, before.kind, (chosen.size,), axes), before.spreads
+            values = draw_values(self.xp, rng, *asked, spread=spread.get(slot.name, 1.0))
             drawn = round_to_dtype(self.xp, slot.dtype, before.kind, values)
         pair = (stored[self.xp.asarray(chosen.reshape(-1))], drawn)
         found = (one if self.xp is np else one.get() for one in pair)

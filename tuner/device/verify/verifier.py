@@ -46,7 +46,7 @@ from tuner.device.verify.outputs import (
     zeros_pass,
 )
 from tuner.device.verify.twins import Twins
-from tuner.model.errors import KernelError
+from tuner.model.errors import Untellable
 from tuner.model.kernel import FLOAT_DTYPES, KernelSpec, Tolerance, Workload
 from tuner.model.trial import Accuracy, Correctness
 
@@ -483,19 +483,29 @@ class Verifier:
         known = slot.name in prepared.telling or self._answers.reference.fixed
         if prepared.kind != NORMAL or known:
             return expected
-        if slot.name in self._leeway:
-            passing = not prepared.limits[slot.name]
-        else:
-            tolerance = self._spec.tolerances[slot.name]
-            passing = zeros_pass(self._xp, self._view(slot), expected, slot.dtype, tolerance)
-        if passing:
-            raise KernelError(
-                f"the tolerance of {slot.name!r} is so wide that zeros would pass for most of it",
-                path=self._spec.path,
-                remedy="tighten `absolute`, or draw inputs whose outputs are not near zero",
-            )
+        self._require_no_zeros(slot, expected)
         prepared.telling.add(slot.name)
         return expected
+
+    def _require_no_zeros(self, slot: Slot, expected: Array) -> None:
+        prepared, tolerance = self._current, self._spec.tolerances[slot.name]
+        if slot.name not in self._leeway:
+            if zeros_pass(self._xp, self._view(slot), expected, slot.dtype, tolerance):
+                raise Untellable(
+                    f"the tolerance of {slot.name!r} is so wide that zeros would pass for most "
+                    "of it",
+                    path=self._spec.path,
+                    remedy="tighten `absolute`, or draw inputs whose outputs are not near zero",
+                )
+        elif not prepared.limits[slot.name]:
+            raise Untellable(
+                f"roundings of the inputs decide most of {slot.name!r} on {prepared.workload}: "
+                "zeros would pass for it as well",
+                path=self._spec.reference,
+                remedy="no kernel could be told right: draw inputs that change it less, such as "
+                "smaller weights of a recurrence (a `fill` of uniform(-0.05, 0.05), or in a "
+                "problem's `Model`), or take fewer steps",
+            )
 
     def _collect_outputs(self, outputs: Sequence[Slot], peer: bool) -> Mapping[str, Array]:
         """Give the outputs as they are compared: in the reference's order where any is right."""

@@ -28,7 +28,7 @@ from tuner.extensions.agents.open_agents import agent_of
 from tuner.extensions.agents.openai import Dialogue, OpenAIAgent
 from tuner.extensions.agents.prompts import prompt
 from tuner.extensions.agents.replies import read_kernel, repair_surrogates, require_whole
-from tuner.model.errors import AgentError, DeviceError, InputError, ReplyError
+from tuner.model.errors import AgentError, DeviceError, InputError, ReplyError, Untellable
 from tuner.model.settings import AUTO, LITERAL, GivenSettings, RunConfig, read_settings
 from tuner.process.files import read_text
 from tuner.session.events import Tool
@@ -138,12 +138,17 @@ def _check_source(source: str, problem: Path, device_name: str, options: RunOpti
             space = drafter().draft_for_problem(kernel, problem.resolve())
             check(space, sample=2, jobs=options.jobs)
             _verify(space, device_name, options.jobs)
+        except Untellable as error:
+            raise Untellable(error.message, path=problem, remedy=error.remedy) from error
         except InputError as error:
             raise InputError(str(error).replace(f"{folder}/", "")) from error
 
 
 def _verify(space: Path, device_name: str, jobs: int | None) -> None:
-    """Compare the baseline with the problem, on small sizes alone where a CPU runs it."""
+    """Compare the baseline with the problem, on small sizes alone where a CPU runs it.
+
+    Not all that are small end there in time, such as a recurrence of many steps.
+    """
     definition = load_definition(space)
     spec = definition.spec
     sizes = (*spec.edge_cases, *spec.workloads)
@@ -157,7 +162,8 @@ def _verify(space: Path, device_name: str, jobs: int | None) -> None:
         candidate = Candidate("baseline", definition.space, template)
         evaluator = Evaluator(spec, candidate, {}, compiler, device)
         for workload in sizes:
-            evaluator.verify_baseline(workload)
+            may_last = device_name == HOST and workload in spec.workloads
+            evaluator.verify_baseline(workload, may_last=may_last)
 
 
 class KernelWriter(Protocol):
@@ -179,7 +185,8 @@ def first_kernel(
     """Have a source written until `check` raises no `InputError` for it, at most four times.
 
     `refused` is told of each source that is not taken: its number, the source, and why. Raises
-    `AgentError` with the last reason, and where the agent cannot go on.
+    `AgentError` with the last reason, and where the agent cannot go on; `Untellable` where the
+    problem is at fault.
     """
     problem = ""
     for attempt in range(1, REPAIRS + 2):
@@ -187,6 +194,8 @@ def first_kernel(
         try:
             source = writer.rewrite(problem) if problem else writer.write(request)
             check(source)
+        except Untellable:  # no other source would be taken
+            raise
         except (ReplyError, InputError) as error:
             problem = repair_surrogates(str(error))
             refused(attempt, source, problem)

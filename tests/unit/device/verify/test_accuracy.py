@@ -350,6 +350,16 @@ def test_what_a_baseline_may_be_off_by_lets_no_zeros_pass(output_of: Outputs) ->
     assert lost.prepared.limits == {"y": 0.0}
 
 
+def test_no_zeros_pass_where_a_few_elements_are_all_that_roundings_decide(
+    output_of: Outputs,
+) -> None:
+    # Their scales are most of their block's: the others are judged by them.
+    x = np.random.default_rng(3).standard_normal(64, np.float32)
+    lost = output_of(lambda y: np.where(np.arange(64) < 4, np.sin(1e9 * y), y), x)
+    assert lost.error(np.zeros_like(x), baseline=True) > 1
+    assert lost.prepared.limits == {"y": 0.0}
+
+
 def test_products_that_end_in_zero_are_judged_where_they_are_numbers(output_of: Outputs) -> None:
     x = np.random.default_rng(9).random((8, 1024), np.float32)
     products = output_of(lambda rows: np.cumprod(rows, -1), x)

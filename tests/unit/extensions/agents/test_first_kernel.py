@@ -10,7 +10,14 @@ import pytest
 from tuner.app.plan import RunOptions
 from tuner.extensions.agents.first_kernel import first_kernel, kernel_for
 from tuner.extensions.agents.replies import read_kernel
-from tuner.model.errors import AgentError, DeviceError, InputError, KernelError, ReplyError
+from tuner.model.errors import (
+    AgentError,
+    DeviceError,
+    InputError,
+    KernelError,
+    ReplyError,
+    Untellable,
+)
 
 PROBLEM = """import torch
 
@@ -71,6 +78,16 @@ def test_an_agent_that_cannot_go_on_is_not_asked_again() -> None:
     writer = Scripted(AgentError("no server"), "right")
     with pytest.raises(AgentError, match="no server"):
         first_kernel(writer, "write", only_right, lambda *told: None)
+
+
+def test_a_problem_on_which_no_kernel_is_right_is_no_fault_of_the_agents() -> None:
+    def lost(source: str) -> None:
+        raise Untellable("zeros would pass")
+
+    writer = Scripted("right", "other")
+    with pytest.raises(Untellable, match="zeros would pass"):
+        first_kernel(writer, "write", lost, lambda *told: None)
+    assert writer.heard == ["write"]
 
 
 def test_a_kernel_is_one_whole_block() -> None:
