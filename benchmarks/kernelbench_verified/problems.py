@@ -269,6 +269,8 @@ would refuse, and move it when it passes. A first kernel is checked once it is t
 
 - Everything you need is in this folder. Look at no other one, at no other solution of the problem,
   and at no test of it.
+- The benchmark compares with PyTorch, whose convolutions take TF32 (and products that a part was
+  cut from): operands rounded to it, to nearest, agree with that where exact ones need not.
 - Write `agent.json` beside your answer: {{"agent": "your model's name", "tokens": N}}, with how
   many tokens you used, or null.{alone}
 """

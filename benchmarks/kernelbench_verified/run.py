@@ -65,8 +65,9 @@ ROOT = Path(__file__).resolve().parents[2]
 GPU_S, FINALS_S = 240.0, 60.0
 # What is expected of a run of which there was none like it, and of the judge.
 STEP_S, JUDGE_S = 70.0, 60.0
-# Reading a problem, and checking its kernel, on a CPU.
-PREPARE_S = 600.0
+# Reading a problem, and checking its kernel, on a CPU: 512 steps of a GRU take ten minutes of two
+# busy cores.
+PREPARE_S = 1500.0
 # A run that is interrupted writes its session and ends.
 GRACE_S = 20.0
 # A file of this name in a problem's exchange ends its rounds.
