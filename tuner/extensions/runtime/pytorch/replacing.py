@@ -216,7 +216,7 @@ class Replacing:
     def _register(self, name: str) -> None:
         tuned, placed = self._tuned[name], []
         hooks = self.engine.hooks_of(name, tuned.choices)
-        if not self._has_all(name, [hook for hook in hooks if hook.around]):
+        if any(hook.around for hook in hooks) and not self._has_all(name, hooks):
             return
         for hook in hooks:
             try:

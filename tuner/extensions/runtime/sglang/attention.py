@@ -232,7 +232,7 @@ def attention_of(runner: Any) -> Any:
         and runner.capture_forward_mode.is_decode()
         and (backend.fa_impl_ver, backend.num_splits) == (3, 0)
         and backend.kv_cache_dtype == torch.bfloat16
-        and not (backend.use_mla or runner.is_encoder_decoder)
+        and not (backend.use_mla or backend.is_prefill_aware_swa or runner.is_encoder_decoder)
         # Other streams, halves of batches, and what a compiler traces.
         and not (runner.enable_pdmux or runner.enable_two_batch_overlap)
         and not runner.enable_torch_compile
