@@ -144,7 +144,9 @@ def attention_backend(page: int) -> Any:
     module.get_spec = lambda: spec
     backend = module.FlashAttentionBackend(runner)
 
-    def set_metadata(lengths: Any, _: Any, table: Any, tokens: Any, rows: Any, *more: Any, **__: Any) -> None:
+    def set_metadata(
+        lengths: Any, _: Any, table: Any, tokens: Any, rows: Any, *more: Any, **__: Any
+    ) -> None:
         lengths.copy_(more[2] + more[3])
         for row, length in enumerate(lengths.tolist()):
             found = tokens[rows[row], :length:page] // page
@@ -264,7 +266,7 @@ def batch_of(lengths: list[int], modes: Any) -> Any:
 
 
 def tune_two_classes(operator: Any) -> None:
-    """Let one sequence of 1,024 be split in four, four be as they were tuned, longer be SGLang's."""
+    """Split one sequence of 1,024 in four, have four whole, leave longer ones to SGLang."""
     table = operator.table
     whole = table.variants[0]
 
@@ -320,8 +322,9 @@ def steps(plugin: str, page: int) -> dict[str, Any]:
         runner.load_batch(batch)
         outs = runner.backend.replay(runner._replay_graph_key, batch)
         ran, wanted = sorted(set(RAN)), []
-        for number, layer in enumerate(layers):
-            caches = [each.view(-1, page, HEADS, WIDTH) for each in backend.token_to_kv_pool.get_kv_buffer(number)]
+        for number in range(LAYERS):
+            caches = backend.token_to_kv_pool.get_kv_buffer(number)
+            caches = [each.view(-1, page, HEADS, WIDTH) for each in caches]
             rows = backend.req_to_token[batch.req_pool_indices, ::page] // page
             q = queries[number, : len(lengths)].view(len(lengths), -1, WIDTH)
             out = torch.empty_like(q)

@@ -151,7 +151,7 @@ class TestOfLengthsThatTheLaunchIsNotTold:
     def edited_sources(cls) -> Iterator[EditedSource]:
         for combine, told in cls.cases:
             made = rendered(KERNEL, Workload.of(AXES), {**SPLIT, "combine": combine, "heads": 1})
-            source = made.source.replace("done, B, L, W, v_scale}", f"done, B, {told}, W, v_scale}}")
+            source = made.source.replace("B, L, W, v_scale}", f"B, {told}, W, v_scale}}")
             source = source.replace("chunk_steps(L)", f"chunk_steps({told})")
             assert source != made.source
             yield replace(made, name=f"{combine} {told}", source=source)

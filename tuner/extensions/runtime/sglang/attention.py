@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from math import log
@@ -74,8 +74,7 @@ class Graphs:
 
 def tuned_lengths(table: Any, layout: Mapping[str, int]) -> Graphs | None:
     """List what was tuned for these heads and pages, None for nothing."""
-    points = [dict(zip(table.axes, sizes, strict=True)) for sizes, _ in table.points]
-    points = [each for each in points if all(each[name] == layout[name] for name in LAYOUT)]
+    points = [each for each in _points(table) if all(each[n] == layout[n] for n in LAYOUT)]
     if not points:
         return None
     of_points = [each["L"] for each in points]
@@ -246,22 +245,22 @@ def _graphs_of(tuned: Tuned, runner: Any, backend: Any) -> Graphs | None:
     if not hasattr(runner, "tuned_attention"):
         runner.tuned_attention = tuned_lengths(operator.table, _layout(backend))
         if runner.tuned_attention is None:
-            there = {tuple(map(dict(each).get, LAYOUT)) for each in _points(operator.table)}
+            there = {tuple(each[name] for name in LAYOUT) for each in _points(operator.table)}
             logger.warning(
-                "decode_attention: no workload has %s, as this model in SGLang has; there are %s: "
-                "SGLang's own serves; tune one of these sizes, and export again",
-                _named(tuple(_layout(backend).values())),
+                "decode_attention: this model's heads and pages are %s, and tuned were %s: "
+                "SGLang's own serves; tune a workload that has the model's, and export again",
+                _named(_layout(backend).values()),
                 " and ".join(map(_named, sorted(there))),
             )
     graphs: Graphs | None = runner.tuned_attention
     return graphs
 
 
-def _points(table: Any) -> list[list[tuple[str, int]]]:
-    return [[*zip(table.axes, sizes, strict=True)] for sizes, _ in table.points]
+def _points(table: Any) -> list[dict[str, int]]:
+    return [dict(zip(table.axes, sizes, strict=True)) for sizes, _ in table.points]
 
 
-def _named(sizes: Sequence[Any]) -> str:
+def _named(sizes: Iterable[int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in zip(LAYOUT, sizes, strict=True))
 
 
@@ -274,8 +273,8 @@ def _layout(backend: Any) -> dict[str, int]:
 def _label(tuned: Tuned, axes: Mapping[str, int], runner: Any) -> str | None:
     """Name what is launched at these axes: lengths matter where the longest is cut into parts."""
     operator: Any = tuned.operator
-    place = runner.model_runner.gpu_id
-    number, launches = operator.launches_at(place, tuple(axes[name] for name in operator.table.axes))
+    sizes = tuple(axes[name] for name in operator.table.axes)
+    number, launches = operator.launches_at(runner.model_runner.gpu_id, sizes)
     if not number:
         return None
     parts = max((each.grid[1] for each in launches if len(each.grid) == 3), default=1)

@@ -465,8 +465,8 @@ HOOKS = (
         {"KV": "bf16"},
     ),
     *(
-        Hook("decode_attention", f"{_DECODER}.{adapter.__name__}", adapter, {"KV": "bf16"}, around=True)
-        for adapter in (capture_one_shape, load_batch)
+        Hook("decode_attention", f"{_DECODER}.{one.__name__}", one, {"KV": "bf16"}, around=True)
+        for one in (capture_one_shape, load_batch)
     ),
     *(replace(hook, all_rows=False) for hook in _PRODUCTS),
     Hook(
