@@ -136,12 +136,15 @@ def decode_attention(
     told = getattr(cache_seqlens, MARK, None)
     if told is None:
         return ORIGINAL
-    more = (k, v, qv, rotary_cos, cache_batch_idx, cache_leftpad, cu_seqlens_k_new, rotary_seqlens)
-    more += (q_descale, k_descale, v_descale, attention_chunk, sinks, score_mod, sfq, sfk, sfv)
+    more = (
+        *(k, v, qv, rotary_cos, cache_batch_idx, cache_leftpad, cu_seqlens_k_new, rotary_seqlens),
+        *(q_descale, k_descale, v_descale, attention_chunk, sinks, score_mod, sfq, sfk, sfv),
+        rel_bias,
+    )
     asked = (max_seqlen_q, causal, tuple(window_size), softcap, num_splits, sm_margin, ver)
     if (
         asked != (1, True, (-1, -1), 0.0, 0, 0, 3)
-        or any(each is not None for each in (*more, rel_bias))
+        or any(each is not None for each in more)
         or return_softmax_lse
         or page_table is None
         or softmax_scale is None

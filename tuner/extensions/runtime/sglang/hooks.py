@@ -524,7 +524,7 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
-    "decode_attention": "with fp8 caches it rounds queries to fp8, which KV=bf16 alone is without",
+    "decode_attention": "for keys in fp8 it has queries in fp8, which KV=fp8 takes in bf16",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",
