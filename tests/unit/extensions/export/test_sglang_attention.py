@@ -31,7 +31,7 @@ def test_lengths_are_told_apart_in_steps_up_to_twice_what_was_tuned() -> None:
     made = table((1, 1024, 1024), (16, 1057, 16912), (64, 2048, 68736))
     found = tuned_lengths(made, LLAMA)
     assert found is not None
-    assert found.longest == [1024, 1448, 2048, 2896, 4096]
+    assert found.longest == [1024, 1218, 1448, 1722, 2048, 2435, 2896, 3444, 4096]
     assert found.shares == [68736 / (64 * 2048), 1.0]
     assert tuned_lengths(made, {**LLAMA, "P": 16}) is None
 
@@ -41,7 +41,8 @@ def test_lengths_are_told_apart_in_steps_up_to_twice_what_was_tuned() -> None:
     [
         (1000, 4000, (1024, 1.0)),
         (1024, 2100, (1024, 1.0)),
-        (1025, 4100, (1448, 1.0)),
+        (1025, 4100, (1218, 1.0)),
+        (1219, 4876, (1448, 1.0)),
         (2048, 8192, (2048, 1.0)),
         (513, 2052, (1024, 1.0)),
         (512, 2048, None),
@@ -60,8 +61,17 @@ def test_a_batch_is_told_the_next_step_where_it_is_like_what_was_tuned(
 
 
 def test_where_sglangs_own_is_faster_there_is_no_other_graph() -> None:
-    graphs = Graphs([1024], [1.0], {(4, Lengths(1024, 1.0)): None})
+    graphs = Graphs([], [1024], [1.0], {(4, Lengths(1024, 1.0)): None})
     assert graphs.find(4, 1024, 4096) is None
+
+
+def test_how_near_lengths_are_is_asked_of_the_workload_that_is_nearest() -> None:
+    graphs = tuned_lengths(table((1, 1024, 1024), (64, 4096, 262144)), LLAMA)
+    assert graphs is not None
+    told = {"L": 4096, **LLAMA}
+    assert graphs.is_near({**told, "B": 64, "S": 64 * 4096})
+    assert not graphs.is_near({**told, "B": 1, "S": 4096})
+    assert graphs.is_near({**told, "L": 2048, "B": 1, "S": 2048})
 
 
 class FlashAttentionBackend(SimpleNamespace):
@@ -91,6 +101,7 @@ def test_decode_by_flash_attention_is_ours_alone_or_beside_another_prefill() -> 
     assert attention.attention_of(runner(SimpleNamespace(decode_backend=own))) is own
 
 
+LONGEST = (1024, 1218, 1448, 1722, 2048)  # that one sequence is told
 OTHERS: dict[str, Callable[[], Any]] = {
     "another backend": lambda: runner(SimpleNamespace(**vars(backend()))),
     "FlashAttention 4": lambda: runner(backend(fa_impl_ver=4)),
@@ -132,9 +143,9 @@ def test_each_step_of_sglang_is_right_and_by_who_is_faster_at_its_lengths(
     assert by_lengths == {
         (700,): ["tuned for 1024"],
         (1024,): ["tuned for 1024"],
-        (1025,): ["tuned for 1448"],
-        (1500,): ["tuned for 2048"],
-        (2900,): ["tuned for 2944"],
+        (1025,): ["tuned for 1218"],
+        (1500,): ["tuned for 1722"],
+        (2900,): ["production"],
         (512,): ["production"],
         (300,): ["production"],
         (900, 800, 1000): ["tuned for 1448"],
@@ -147,17 +158,17 @@ def test_each_step_of_sglang_is_right_and_by_who_is_faster_at_its_lengths(
         (500, 500, 500): ["production"],
     }
     assert max(each["error"] for each in found["steps"]) == 0.0
-    # Two layers; a graph is captured after two warm-ups: five for one sequence, one for four.
+    # Two layers; a graph is captured after two warm-ups; one for four sequences.
     layers = 2 * 3
     assert found["calls"] == {
-        "tuned": 6 * layers,
+        "tuned": (len(LONGEST) + 1) * layers,
         "original": 2 * layers,
-        "replays": 8,
-        "original_replays": 7,
+        "replays": 7,
+        "original_replays": 8,
     }
     assert found["graphs_of_one"] == [
         "None",
-        *(f"attention 2 for {longest}" for longest in (1024, 1448, 2048, 2896, 2944)),
+        *(f"attention 2 for {longest}" for longest in LONGEST),
     ]
     assert "is replaced: " not in log
 

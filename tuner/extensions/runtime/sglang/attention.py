@@ -27,7 +27,7 @@ except ImportError:  # whoever writes a package needs the table alone
     torch = None
 
 logger = logging.getLogger(__name__)
-STEP = 2**0.5  # from one longest sequence to the next that graphs are told apart by
+STEP = 2**0.25  # from one longest sequence to the next that graphs are told apart by
 REACH = 2.0  # how far from what was tuned a length, or a share, may be
 ALIKE = 9 / 8  # shares that are told apart differ by more
 LAYOUT = ("H", "G", "D", "P")
@@ -53,12 +53,18 @@ class Graphs:
     `longest` are ascending; a batch is told the first that none of its sequences is longer than.
     """
 
+    points: Sequence[Mapping[str, int]]
     longest: Sequence[int]
     shares: Sequence[float]
     labels: dict[tuple[int, Lengths], str | None] = field(default_factory=dict)
 
     def each(self) -> list[Lengths]:
         return [Lengths(longest, share) for longest in self.longest for share in self.shares]
+
+    def is_near(self, axes: Mapping[str, int]) -> bool:
+        """Say whether the longest is near that of the workload that is nearest in all."""
+        nearest = min(self.points, key=lambda one: sum(log(axes[n] / one[n]) ** 2 for n in "BLS"))
+        return 1 / REACH <= axes["L"] / nearest["L"] <= REACH
 
     def find(self, sequences: int, longest: int, tokens: int) -> str | None:
         """Find the label of the graph for a batch; None where SGLang's own is the one."""
@@ -85,7 +91,7 @@ def tuned_lengths(table: Any, layout: Mapping[str, int]) -> Graphs | None:
     for share in sorted(each["S"] / (each["B"] * each["L"]) for each in points):
         if not shares or share > ALIKE * shares[-1]:
             shares.append(share)
-    return Graphs(longest, shares)
+    return Graphs(points, longest, shares)
 
 
 def decode_attention(
@@ -188,7 +194,8 @@ def capture_one_shape(
     launched: dict[str, Lengths] = {}
     for lengths in graphs.each():
         told = replace(lengths, longest=min(lengths.longest, layout["W"] * layout["P"]))
-        label = _label(tuned, {**layout, "L": told.longest, "S": told.tokens(size)}, runner)
+        axes = {**layout, "L": told.longest, "S": told.tokens(size)}
+        label = _label(tuned, axes, runner) if graphs.is_near(axes) else None
         graphs.labels[size, lengths] = label
         if label is not None:
             launched[label] = told
