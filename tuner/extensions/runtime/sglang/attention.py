@@ -5,8 +5,8 @@ A copy of this file is part of every exported plugin.
 SGLang captures a decode step once for a batch size, before anybody knows lengths. Kernels of ours
 and FlashAttention 3 read them on the device, so both are right for all; which is faster depends on
 them. All layers of a step have the same lengths, and the host knows them when it replays: so a step
-is captured with either, and each replay takes the faster. A switch on the device would cost every
-layer a launch more, of the few microseconds that there are to gain.
+is captured with either, and each replay takes the one that is proved faster. A switch on the device
+would be a node more in every layer, where a few microseconds are to be gained.
 """
 
 from __future__ import annotations
