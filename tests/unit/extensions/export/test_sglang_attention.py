@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,6 +126,51 @@ def test_nothing_else_is_captured_twice(other: Callable[[], Any]) -> None:
     operator: Any = SimpleNamespace(table=table((4, 1024, 4096)))
     attention.capture_one_shape(Tuned(operator, {}), lambda *one: captured.append(one), *given)
     assert captured == [(*given, None, None)]
+
+
+def test_a_size_is_captured_once_more_for_what_lengths_launch_and_replays_choose() -> None:
+    def launches_at(gpu: int, axes: tuple[int, ...]) -> tuple[int, list[Any]]:
+        of = dict(zip(AXES, axes, strict=True))
+        parts = 4 if of["L"] > 1024 else 1
+        return (0, []) if of["L"] > 1300 else (3, [SimpleNamespace(grid=(8, parts, of["B"]))])
+
+    sizes = {"num_kv_heads": 8, "num_attention_heads": 32, "head_dim": 128, "page_size": 1}
+    metadata = SimpleNamespace(cache_seqlens_int32=torch.ones(4, dtype=torch.int32))
+    own = backend(**sizes, max_num_pages=8192, forward_metadata=metadata)
+    held = runner(own, model_runner=SimpleNamespace(gpu_id=0))
+    told: dict[str | None, Lengths | None] = {}
+
+    def capture(_: Any, size: int, forward: Any, stream: None, label: str | None) -> None:
+        told[label] = forward()
+
+    def forward() -> Any:
+        return getattr(metadata.cache_seqlens_int32, attention.MARK, None)
+
+    operator: Any = SimpleNamespace(table=table((4, 1024, 4096)), launches_at=launches_at)
+    tuned = Tuned(operator, {})
+    attention.capture_one_shape(tuned, capture, held, 4, forward, None, None)
+    first, second = "attention 3", "attention 3 for 1218"
+    assert told == {None: None, first: Lengths(1024, 1.0), second: Lengths(1218, 1.0)}
+    assert forward() is None
+
+    held.backend.can_run = lambda _, key: key.variant_label != second
+    chosen = []
+    for lengths in ([900, 1000, 800], [1100] * 4, [1400] * 4, [], None):
+        held._replay_graph_key = Key(4)
+        sizes_on_host = None if lengths is None else torch.tensor(lengths)
+        batch = SimpleNamespace(seq_lens_cpu=sizes_on_host)
+        attention.load_batch(tuned, lambda *_: None, held, batch)
+        chosen.append(held._replay_graph_key.variant_label)
+    assert chosen == [first, None, None, None, None]
+    assert (tuned.replays, tuned.original_replays) == (1, 4)
+
+
+@dataclass(frozen=True)
+class Key:
+    """As SGLang names a graph."""
+
+    size: int
+    variant_label: str | None = None
 
 
 @pytest.fixture
