@@ -135,6 +135,24 @@ class Engine:
             self.decoder.capture()
         return self.decoder.backend
 
+    def step(
+        self, modes: list[Mode], backends: Mapping[str, Any], tokens: Any, running: Any
+    ) -> dict[str, Any]:
+        """Fill in what the graphs read; find which of its graphs each mode replays.
+
+        With attention tuned it depends on the lengths, and that takes a step of its own.
+        """
+        keys: dict[bool, Any] = {}
+        attends = {mode.name: "decode_attention" in mode.operators for mode in modes}
+        for mode in modes:
+            if attends[mode.name] not in keys:
+                self.use(mode)
+                self.decoder.backend = backends[mode.name]
+                self.runner.decode(tokens, running)
+                keys[attends[mode.name]] = self.decoder._replay_graph_key
+        self.runner.synchronize()
+        return {name: keys[one] for name, one in attends.items()}
+
     def prefill_graph(self, mode: Mode, tokens: int) -> Any:
         """Capture a prefill of so many tokens; None where SGLang runs it without graphs."""
         from sglang.srt.model_executor.runner_backend.utils import resolve_prefill_backend

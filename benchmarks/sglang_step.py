@@ -79,15 +79,16 @@ def decode_case(engine: Engine, modes: list[Mode], batch: int, asked: argparse.N
         backends.append(captured)
     engine.use(modes[0])
     tokens, _, running, _ = engine.extend(batch, asked.context)
-    engine.runner.decode(tokens, running)  # fills in what the graphs read
-    engine.runner.synchronize()
-    key = engine.decoder._replay_graph_key
-    graphs = [{name: one._graphs[key] for name, one in each.items()} for each in backends]
-    logits = [{name: replayed(one, key, batch) for name, one in each.items()} for each in backends]
+    keys = engine.step(modes, backends[0], tokens, running)
+    graphs = [{name: one._graphs[keys[name]] for name, one in each.items()} for each in backends]
+    logits = [
+        {name: replayed(one, keys[name], batch) for name, one in each.items()} for each in backends
+    ]
     times = rounds(modes, graphs, asked.rounds)
     case = {
         "context": asked.context,
         "calls": calls,
+        "graphs": {name: key.variant_label for name, key in keys.items()},
         "logits": differences(logits),
         **summary(modes, times, asked.captures),
         "kernels": decode_kernels(modes, graphs, engine.plugin.kernels),

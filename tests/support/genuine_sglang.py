@@ -1,7 +1,8 @@
 """Load SGLang's plugins in an SGLang without a GPU, and say as JSON what became of them.
 
 `python genuine_sglang.py PLUGIN` imports all of SGLang; its compiled dependencies have stand-ins.
-With `--loader` only its loader of plugins is imported, which needs no packages.
+With `--loader` only its loader of plugins is imported, which needs no packages. With `--steps=PAGE`
+decode steps are captured and replayed, in pages of so many tokens.
 """
 
 from __future__ import annotations
@@ -113,4 +114,8 @@ def load(plugin: str, *, only_loader: bool) -> dict[str, Any]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    print(json.dumps(load(sys.argv[1], only_loader="--loader" in sys.argv)))
+    said = load(sys.argv[1], only_loader="--loader" in sys.argv)
+    for page in (one.removeprefix("--steps=") for one in sys.argv if one.startswith("--steps=")):
+        steps = importlib.import_module("sglang_steps")
+        said |= steps.steps(sys.argv[1], int(page))
+    print(json.dumps(said))

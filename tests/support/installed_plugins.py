@@ -123,15 +123,17 @@ def loaded(engine: str, *path: Path, part: str = "", **switches: str) -> tuple[A
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
-def same_signature(adapter: Callable[..., Any], own: ast.FunctionDef) -> bool:
+def same_signature(adapter: Callable[..., Any], own: ast.FunctionDef, before: int = 1) -> bool:
     """Say whether an adapter takes what the engine's function does, after the operator.
+
+    Where it takes the function itself, too, it has two `before`.
 
     What a method calls `self` may have another name, and None may stand for a default by a name of
     torch or of the engine, which whoever writes packages need not have.
     """
     source = ast.parse(inspect.getsource(adapter)).body[0]
     assert isinstance(source, ast.FunctionDef)
-    given, wanted = signature(source)[1:], signature(own)
+    given, wanted = signature(source)[before:], signature(own)
     if wanted[0] == ("self", ""):
         given, wanted = given[1:], wanted[1:]
     return len(given) == len(wanted) and all(

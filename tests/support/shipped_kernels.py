@@ -210,6 +210,21 @@ class EditedSource:
         return text
 
 
+def rendered(
+    kernel: ShippedKernel, workload: Workload, having: Mapping[str, Value]
+) -> EditedSource:
+    """Render what the template makes of a config, as it is."""
+    spec = kernel.spec
+    template = Template.load(spec.template, spec.include_dirs)
+    config = {**kernel.definition.space.default, **having}
+    operators = chosen_operators(spec, {})
+    target = CompileTarget(spec, operators, target_info("sm_90a"))
+    names = {**target.names(workload), **config, **operators}
+    source, launches = template.render(names).source, spec.candidate_launches(names)
+    scratch = target.scratch(workload, Config.of(config))
+    return EditedSource("as it is", source, (), workload, launches, scratch)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 class EditsOfTheTemplate:
     """Near misses of what the template makes of a config: all of them are caught."""
@@ -222,16 +237,9 @@ class EditsOfTheTemplate:
 
     @classmethod
     def edited_sources(cls) -> Iterator[EditedSource]:
-        spec = cls.kernel.spec
-        template = Template.load(spec.template, spec.include_dirs)
-        config = {**cls.kernel.definition.space.default, **cls.having}
-        operators = chosen_operators(spec, {})
-        target = CompileTarget(spec, operators, target_info("sm_90a"))
-        names = {**target.names(cls.workload), **config, **operators}
-        source, launches = template.render(names).source, spec.candidate_launches(names)
-        scratch = target.scratch(cls.workload, Config.of(config))
+        made = rendered(cls.kernel, cls.workload, cls.having)
         for name, edits in near_misses(cls.edits_of).items():
-            yield EditedSource(name, source, edits, cls.workload, launches, scratch)
+            yield replace(made, name=name, edits=edits)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("edits", near_misses(self.edits_of))

@@ -28,7 +28,7 @@ Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
     "core": 47_790,
-    "runtime": 2_550,
+    "runtime": 2_925,
     "export": 4_245,
     "engines": 5_060,
     "draft": 17_295,
@@ -38,8 +38,8 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 87_880,
-    "docs": 4_990,
+    "tests": 88_675,
+    "docs": 5_005,
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import sglang_step as step
 import step_kernels
 from moe_modes import Mode
-from sglang_engine import MODELS, NoPlugin, tuned_kernels
+from sglang_engine import MODELS, Engine, NoPlugin, tuned_kernels
 
 OPERATORS = frozenset({"rmsnorm", "silu_and_mul", "fused_qk_norm_rope"})
 
@@ -69,6 +69,22 @@ def test_without_a_plugin_the_modes_are_those_of_the_configs() -> None:
     assert [one.name for one in found] == ["sglang", "no file", "file"]
     assert (found[0].configs, found[2].configs) == (None, folder)
     assert {one.against for one in found} == {"sglang"}
+
+
+def test_a_mode_with_attention_tuned_finds_its_graph_by_a_step_of_its_own() -> None:
+    engine, steps = object.__new__(Engine), []
+    engine.decoder = SimpleNamespace(_replay_graph_key=None, backend=None)
+    engine.use = lambda mode: steps.append(mode.name)  # type: ignore[method-assign]
+
+    def decode(*_: object) -> None:
+        engine.decoder._replay_graph_key = f"{steps[-1]} of {engine.decoder.backend}"
+
+    engine.runner = SimpleNamespace(decode=decode, synchronize=lambda: None)
+    asked = [Mode("sglang"), Mode("norm", OPERATORS), Mode("all", OPERATORS | {"decode_attention"})]
+    keys = engine.step(asked, {mode.name: f"graphs {mode.name}" for mode in asked}, None, None)
+    own = "sglang of graphs sglang"
+    assert keys == {"sglang": own, "norm": own, "all": "all of graphs all"}
+    assert steps == ["sglang", "all"]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from scipy.special import softmax
-from shipped_kernels import EditsOfTheTemplate, KernelChecks, Sample, ShippedKernel
+from shipped_kernels import (
+    EditedSource,
+    EditsOfTheTemplate,
+    KernelChecks,
+    Sample,
+    ShippedKernel,
+    rendered,
+)
 
+from tuner.device.base import Program
+from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
+from tuner.model.trial import Status
 
 KERNEL = ShippedKernel("decode_attention")
 AXES = {"B": 3, "L": 70, "S": 100, "H": 2, "G": 4, "D": 128, "P": 1, "W": 75}
@@ -125,6 +138,30 @@ class TestEditsOfTheTemplate(EditsOfTheTemplate):
     edits_of = "decode_attention's parts"
     workload = Workload.of(AXES)
     having: ClassVar = {**SPLIT, "combine": "last", "warps": 2, "heads": 1}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+class TestOfLengthsThatTheLaunchIsNotTold:
+    """A CUDA graph keeps the longest length of when it was captured, and meets others."""
+
+    kernel = KERNEL
+    cases = tuple(product(("last", "cluster", "launch"), ("1", "L / 3", "L + 20")))
+
+    @classmethod
+    def edited_sources(cls) -> Iterator[EditedSource]:
+        for combine, told in cls.cases:
+            made = rendered(KERNEL, Workload.of(AXES), {**SPLIT, "combine": combine, "heads": 1})
+            source = made.source.replace("B, L, W, v_scale}", f"B, {told}, W, v_scale}}")
+            source = source.replace("chunk_steps(L)", f"chunk_steps({told})")
+            assert source != made.source
+            yield replace(made, name=f"{combine} {told}", source=source)
+
+    @pytest.mark.parametrize("case", cases, ids=" ".join)
+    def test_it_is_right(
+        self, edited: Mapping[str, Program], device: HostDevice, case: tuple[str, str]
+    ) -> None:
+        verified = device.verify(edited[" ".join(case)])
+        assert verified.status is Status.CORRECT, verified
 
 
 class TestEditsOfTheCluster(TestEditsOfTheTemplate):

@@ -49,7 +49,8 @@ def plugin_files(
     replaced = []
     for kernel, made in choices:
         # What a plugin with these choices replaces, and when the engine calls it.
-        targets = ", ".join(f"`{hook.target}`" for hook in engine.hooks_of(kernel, made))
+        hooks = [hook for hook in engine.hooks_of(kernel, made) if not hook.around]
+        targets = ", ".join(f"`{hook.target}`" for hook in hooks)
         nothing = "nothing", engine.why_not.get(kernel, "")
         when = engine.only.get(kernel, "every model")
         replaced.append((kernel, *((targets, when) if targets else nothing)))
@@ -66,15 +67,15 @@ def plugin_files(
     files["pyproject.toml"] = f"{files['pyproject.toml']!s}{entry}"
     files["README.md"] = template(f"pytorch/{name}.md.j2").render(**values)
     files[f"{package}/{name}.py"] = template("pytorch/plugin.py.j2").render(**values)
-    shipped = _read_runtime("pytorch", ("replacing", "adapting")) | _read_runtime(
-        name, ("hooks", "plugin")
-    )
+    shipped = _read_runtime("pytorch", ("replacing", "adapting")) | _read_runtime(name)
     return files | {f"{package}/{one}.py": text for one, text in shipped.items()}
 
 
-def _read_runtime(folder: str, modules: Iterable[str]) -> dict[str, str]:
-    """Read modules of the runtime as one flat package has them."""
+def _read_runtime(folder: str, modules: Iterable[str] = ()) -> dict[str, str]:
+    """Read modules of the runtime, or all of a folder, as one flat package has them."""
     here = resources.files(f"tuner.extensions.runtime.{folder}")
+    names = sorted(each.name for each in here.iterdir() if each.name.endswith(".py"))
+    modules = modules or [name.removesuffix(".py") for name in names if name != "__init__.py"]
     read = {module: (here / f"{module}.py").read_text(encoding="utf-8") for module in modules}
     return {one: SHIPPED.sub("from .", text) for one, text in read.items()}
 

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from tuner.extensions.runtime.pytorch.replacing import ORIGINAL, Tuned  # noqa: E402
 from tuner.extensions.runtime.sglang import hooks  # noqa: E402
+from tuner.extensions.runtime.sglang.attention import MARK, Lengths  # noqa: E402
 from tuner.extensions.runtime.sglang.hooks import HOOKS  # noqa: E402
 from tuner.space.load import load_definition  # noqa: E402
 
@@ -316,7 +317,48 @@ def test_a_deterministic_mode_s_product_has_its_weights_as_a_layer_does(
     assert (out == 8).all()
 
 
+def attended(
+    tuned: Tuned, *, marked: bool = True, pages: int = 5000, **other: Any
+) -> torch.Tensor | object:
+    lengths = torch.ones(2, dtype=torch.int32)
+    if marked:
+        setattr(lengths, MARK, Lengths(1448, 0.5))
+    cache = torch.zeros(pages, 1, 8, 64, dtype=BF16)
+    given = {
+        "q": torch.zeros(2, 32, 64, dtype=BF16),
+        "k_cache": cache,
+        "v_cache": cache,
+        "page_table": torch.zeros(2, 3000, dtype=torch.int32),
+        "cache_seqlens": lengths,
+        "max_seqlen_q": 1,
+        "softmax_scale": 0.125,
+        "causal": True,
+    }
+    return hooks.decode_attention(tuned, **{**given, **other})
+
+
+@pytest.mark.parametrize(("pages", "tokens"), [(5000, 1448), (1000, 998)])
+def test_attention_is_told_of_the_lengths_that_a_graph_is_for(
+    tuned: Tuned, operator: Noting, pages: int, tokens: int
+) -> None:
+    out = attended(tuned, pages=pages)
+    assert isinstance(out, torch.Tensor)
+    cache = (tokens + 2, 1, 8, 64)
+    assert operator.shapes == [(2, 32, 64), (2, 32, 64), cache, cache, (2, 3000), (2,)]
+    assert operator.keywords == {"L": 1448, "S": tokens, "G": 4, "scale": 0.125}
+    mine = torch.zeros(2, 32, 64, dtype=BF16)
+    assert attended(tuned, out=mine) is mine
+
+
 LEFT: dict[str, Callable[[Tuned], Any]] = {
+    "attention outside of a graph": lambda t: attended(t, marked=False),
+    "a window": lambda t: attended(t, window_size=(1023, 0)),
+    "scores with a cap": lambda t: attended(t, softcap=30.0),
+    "sinks": lambda t: attended(t, sinks=W),
+    "several queries": lambda t: attended(t, max_seqlen_q=4),
+    "the part of a cascade": lambda t: attended(t, causal=False, return_softmax_lse=True),
+    "keys with scales": lambda t: attended(t, k_descale=S, v_descale=S),
+    "one split": lambda t: attended(t, num_splits=1),
     "a product with a bias": lambda t: hooks.invariant_product(t, X, WEIGHTS.t(), W),
     "weights that no layer has": lambda t: hooks.invariant_product(t, X, WEIGHTS.t().contiguous()),
     "rows with gaps": lambda t: hooks.rmsnorm(t, V[:, :, :4], W),
@@ -381,6 +423,7 @@ SERVED: dict[str, Callable[[Tuned], Any]] = {
     "per_token_group_quant": group,
     "awq_dequantize": lambda t: hooks.awq_dequantize(t, IDS, X, IDS),
     "fused_qk_norm_rope": rope,
+    "decode_attention": attended,
 }
 
 
@@ -397,7 +440,8 @@ def test_an_adapter_gives_what_the_operator_takes(name: str, one_gpu: SimpleName
     SERVED[name](Tuned(operator, CHOICES))
     arrays = [one for one in spec.arguments if not one.is_scalar and one.role != "scratch"]
     assert [one.dim() for one in operator.tensors] == [len(one.shape) for one in arrays]
-    assert set(operator.keywords) <= {one.name for one in spec.arguments if one.is_scalar}
+    named = {one.name for one in spec.arguments if one.is_scalar}
+    assert set(operator.keywords) <= named.union(spec.axes)
 
 
 FALLBACKS: dict[str, tuple[list[str], dict[str, float], tuple[Any, ...]]] = {

@@ -20,6 +20,8 @@ from tuner.extensions.runtime.pytorch import replacing  # noqa: E402
 from tuner.extensions.runtime.pytorch.runtime import Array, Operator, Scalar  # noqa: E402
 from tuner.extensions.runtime.sglang.plugin import Plugin  # noqa: E402
 
+FLASH = "sglang.kernels.ops.attention.flash_attention"
+DECODER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
 SWITCH, ANY_VERSION = "TUNED_SGLANG", "TUNED_SGLANG_ANY_VERSION"
 DEFAULTS = {"GEMMA": "false", "ROUNDED": "false", "ACTIVATION": "silu"}
 
@@ -119,6 +121,31 @@ def test_another_version_is_left_alone(
     monkeypatch.setenv(ANY_VERSION, "1")
     made(*BOTH).register()
     assert registry.hooks
+
+
+def test_what_needs_several_places_has_all_or_one_warning(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (FLASH, DECODER):
+        for count in range(1, len(name.split(".")) + 1):
+            part = ".".join(name.split(".")[:count])
+            monkeypatch.setitem(sys.modules, part, ModuleType(part))
+    monkeypatch.setattr(sys.modules[FLASH], "flash_attn_with_kvcache", own, raising=False)
+    runner = SimpleNamespace(capture_one_shape=own)
+    monkeypatch.setattr(sys.modules[DECODER], "DecodeCudaGraphRunner", runner, raising=False)
+    made("decode_attention", KV="bf16").register()
+    assert not registry.hooks
+    (said,) = caplog.messages
+    assert said.startswith(f"decode_attention: nothing is replaced, for {DECODER}.DecodeCudaGraph")
+    assert said.endswith("; it needs SGLang 0.5.17")
+    runner.load_batch = own
+    plugin = made("decode_attention", KV="bf16")
+    plugin.register()
+    assert len(registry.hooks) == 3
+    beside = registry.hooks[f"{DECODER}.DecodeCudaGraphRunner.load_batch"]
+    plugin.enabled.clear()
+    assert beside(own) == "own"
+    assert plugin.calls() == {"decode_attention": {"tuned": 0, "original": 0}}
 
 
 def test_the_switch_turns_all_off(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

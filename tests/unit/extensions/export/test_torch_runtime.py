@@ -277,6 +277,14 @@ def test_another_gpu_is_served_where_the_caller_says_so(
     assert driver.launched
 
 
+def test_who_would_serve_is_said_without_a_call(operator: Operator, gpu: SimpleNamespace) -> None:
+    assert operator.launches_at(0, (16, 8)) == (1, [twice(16, 8, NUMBERS)[0]])
+    assert operator.launches_at(0, (3000, 8)) == (0, [])
+    gpu.properties = SimpleNamespace(**{**vars(H200), "name": "NVIDIA H100"})
+    assert operator.launches_at(0, (16, 8)) == (0, [])
+    assert not operator.plans
+
+
 def test_the_nearest_shape_whose_variant_may_run_serves(tmp_path: Path) -> None:
     found = table(tmp_path)
     served = [serving(found, (rows, 8), NUMBERS) for rows in (1, 64, 65, 3000)]

@@ -54,12 +54,15 @@ class Tuned:
     """An operator, the choices that it was tuned with, and the calls that the engine's own took.
 
     Of these `refused` are those of a deterministic mode, where rows' bits are not known to repeat.
+    Where a CUDA graph is chosen for each replay, those with it and without it are counted, too.
     """
 
     operator: Operator
     choices: Mapping[str, str]
     originals: int = 0
     refused: int = 0
+    replays: int = 0
+    original_replays: int = 0
 
     def serves(self, *tensors: Any, **keywords: Any) -> bool:
         """Enqueue it, or return False where no tuned kernel serves."""
@@ -75,6 +78,8 @@ class Hook:
     target, its first argument, with the operator's: `torch.compile` needs it, since what is traced
     finds out later whether a tuned kernel serves. Without one, the engine's own is traced.
     `all_rows` says whether it takes any number of rows: bits of what has few may not be another's.
+    With `around`, the adapter takes the target itself after the operator, calls it, and prepares
+    what others of the operator's hooks need: they are placed together or not at all.
     """
 
     operator: str
@@ -83,6 +88,7 @@ class Hook:
     choices: Mapping[str, str] = field(default_factory=dict)
     fallback: Callable[..., None] | None = None
     all_rows: bool = field(default=True, kw_only=True)
+    around: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,8 @@ class Replacing:
         """Count each operator's calls that a tuned kernel took, and that the engine's own took.
 
         What a CUDA graph replays was counted when it was captured. Of the latter `refused` are
-        those that a deterministic mode allows no tuned kernel, where there are any.
+        those that a deterministic mode allows no tuned kernel, where there are any. Replays are
+        counted where each has a choice of graphs.
         """
         counts = {}
         for name, one in self._tuned.items():
@@ -158,6 +165,8 @@ class Replacing:
             counts[name] = {"tuned": tuned, "original": of_variants[0] + one.originals}
             if one.refused:
                 counts[name]["refused"] = one.refused
+            if one.replays or one.original_replays:
+                counts[name] |= {"replays": one.replays, "original_replays": one.original_replays}
         return counts
 
     def _prepared(self) -> bool:
@@ -207,6 +216,8 @@ class Replacing:
     def _register(self, name: str) -> None:
         tuned, placed = self._tuned[name], []
         hooks = self.engine.hooks_of(name, tuned.choices)
+        if any(hook.around for hook in hooks) and not self._has_all(name, hooks):
+            return
         for hook in hooks:
             try:
                 original = pkgutil.resolve_name(hook.target)
@@ -216,7 +227,8 @@ class Replacing:
             except _NOT_HERE as error:
                 self.logger.warning("%s: %s is not replaced: %s", name, hook.target, error)
                 continue
-            placed.append(hook.target)
+            if not hook.around:
+                placed.append(hook.target)
         if placed:
             # A shape without a tuned kernel is nothing that an engine's user has to hear of.
             tuned.operator.quiet = True
@@ -228,7 +240,22 @@ class Replacing:
             text = "%s%s: nothing of %s is replaced: %s"
             self.logger.warning(text, name, f" ({made})" if made else "", self.engine.name, why)
 
+    def _has_all(self, name: str, hooks: list[Hook]) -> bool:
+        """Say whether all that an operator needs is in this engine; warn where it is not."""
+        for hook in hooks:
+            try:
+                pkgutil.resolve_name(hook.target)
+            except _NOT_HERE as error:
+                engine = f"{self.engine.name} {', '.join(self.engine.versions)}"
+                text = "%s: nothing is replaced, for %s is not here: %s; it needs %s"
+                self.logger.warning(text, name, hook.target, error, engine)
+                return False
+        return True
+
     def _around(self, hook: Hook, tuned: Tuned) -> Callable[..., Any]:
+        if hook.around:
+            return self._beside(hook, tuned)
+
         def call(original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
             traced = torch.compiler.is_compiling()
             refused = self._refuses(hook, tuned)
@@ -248,5 +275,13 @@ class Replacing:
                 tuned.originals += 1
                 tuned.refused += refused
             return original(*arguments, **keywords)
+
+        return call
+
+    def _beside(self, hook: Hook, tuned: Tuned) -> Callable[..., Any]:
+        def call(original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+            if hook.operator not in self.enabled or self._refuses(hook, tuned):
+                return original(*arguments, **keywords)
+            return hook.adapter(tuned, original, *arguments, **keywords)
 
         return call

@@ -367,13 +367,25 @@ class Operator:
                 self.plans[key] = self._plan(tensors, given)
             return self.plans[key]
 
+    def launches_at(self, device: int, axes: tuple[int, ...]) -> tuple[int, list[Launch]]:
+        """Say which variant serves these axes, 0 where the fallback does, and what it launches."""
+        properties = torch.cuda.get_device_properties(device)
+        numbers = numbers_of(properties)
+        variant = serving(self.table, axes, numbers) if self._is_for(properties) else None
+        if variant is None:
+            return 0, []
+        return variant.number, [one for one in variant.launches(*axes, numbers) if one is not None]
+
+    def _is_for(self, properties: Any) -> bool:
+        capability = properties.major, properties.minor
+        return capability == self.table.capability and properties.name in self.devices
+
     def _plan(self, tensors: Sequence[Any], given: Sequence[int]) -> Plan:
         table, device = self.table, tensors[0].get_device()
         if device < 0:
             return Plan(device, f"its arrays are on {tensors[0].device}")
         properties = torch.cuda.get_device_properties(device)
-        capability = properties.major, properties.minor
-        if capability != table.capability or properties.name not in self.devices:
+        if not self._is_for(properties):
             return Plan(device, f"tuned for {table.device}, not for {properties.name}")
         shapes = tuple(tuple(tensor.shape) for tensor in tensors)
         try:
@@ -384,9 +396,7 @@ class Operator:
         if shapes != wanted or min(axes, default=0) < 1:
             named = ", ".join(f"{a.name} {s}" for a, s in zip(self._arrays, shapes, strict=True))
             return Plan(device, f"shapes that it is not for: {named}")
-        numbers = Numbers(
-            properties.multi_processor_count, properties.shared_memory_per_block_optin
-        )
+        numbers = numbers_of(properties)
         if self._keeps_rows:
             table = of_one_problem(table, axes, numbers)
         variant = serving(table, axes, numbers)
@@ -482,6 +492,12 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 is_compiling = torch.compiler.is_compiling
 dispatch_modes = torch._C._len_torch_dispatch_stack
 is_grad_enabled = torch.is_grad_enabled
+
+
+def numbers_of(properties: Any) -> Numbers:
+    """Read what launches may ask of a device."""
+    shared_bytes = properties.shared_memory_per_block_optin
+    return Numbers(properties.multi_processor_count, shared_bytes)
 
 
 def serving(table: Table, axes: tuple[int, ...], numbers: Numbers) -> Variant | None:

@@ -25,6 +25,11 @@ from tuner.extensions.runtime.pytorch.adapting import (
     suits_groups,
 )
 from tuner.extensions.runtime.pytorch.replacing import ORIGINAL, Engine, Hook, Tuned
+from tuner.extensions.runtime.sglang.attention import (
+    capture_one_shape,
+    decode_attention,
+    load_batch,
+)
 
 MOST_ROWS = 128  # of a product; with more, as in prefill, there is nothing to ask
 THETAS = {"theta_1e6": 1.0e6, "theta_5e5": 5.0e5}
@@ -397,6 +402,7 @@ _FP8 = "sglang.kernels.ops.quantization.fp8_kernel"
 _MOE = "sglang.srt.layers.moe"
 _UNQUANTIZED = "sglang.srt.layers.quantization.unquant"
 _GEMM = "sglang.kernels.ops.gemm"
+_DECODER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner.DecodeCudaGraphRunner"
 
 # Of up to MOST_ROWS.
 _PRODUCTS = (
@@ -452,6 +458,16 @@ HOOKS = (
         moe_align_block_size,
     ),
     Hook("topk_softmax", f"{_MOE}.topk.fused_topk", fused_topk),
+    Hook(
+        "decode_attention",
+        "sglang.kernels.ops.attention.flash_attention.flash_attn_with_kvcache",
+        decode_attention,
+        {"KV": "bf16"},
+    ),
+    *(
+        Hook("decode_attention", f"{_DECODER}.{one.__name__}", one, {"KV": "bf16"}, around=True)
+        for one in (capture_one_shape, load_batch)
+    ),
     *(replace(hook, all_rows=False) for hook in _PRODUCTS),
     Hook(
         "gemm_invariant",
@@ -493,6 +509,7 @@ HOOKS = (
 # When SGLang calls it, where that is not in every step of every model.
 ONLY = {
     "rmsnorm": "the first norm of a model; DeepSeek's latents of queries",
+    "decode_attention": "decode steps in CUDA graphs with FA3, of lengths near those tuned",
     "merge_state": "attention over a cached prefix (DeepSeek's prefill) and trees of drafts",
     "moe_align_block_size": "MoE in Triton, experts not spread over GPUs (no expert parallelism)",
     "topk_softmax": "routers by softmax without groups (Qwen3 MoE; DeepSeek-V3's is another)",
@@ -507,7 +524,7 @@ ONLY = {
 }
 # Of choices that none of the hooks is for.
 WHY_NOT = {
-    "decode_attention": "no hook is for its attention backends yet",
+    "decode_attention": "for keys in fp8 it has queries in fp8, which KV=fp8 takes in bf16",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",

@@ -341,7 +341,7 @@ ONLY = {
 }
 # Of operators and choices that no hook is for.
 WHY_NOT = {
-    "decode_attention": "no hook is for its attention backends yet",
+    "decode_attention": "its CUDA graphs are found by tokens and requests alone, not by lengths",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "gate_up_silu": "its products and its activations are two functions",
     "gemm_fp8": "no hook is for its products in fp8 yet",
