@@ -32,6 +32,10 @@ struct Ring {
   int warp_h;
   int place;  // of a lane's token of the next stage among all that the pages hold
   int stage;  // that is multiplied next
+  tune::u32 first_fill;  // of a lane: where its copies of the first stage go
+  // and those of the next one. Carried, because ptxas 13.0.88 makes an illegal instruction of a copy with a
+  // policy whose address is a lane's and the warp's, `start + stage * bytes`, added together.
+  tune::u32 fill;
 
   __device__ __forceinline__ Ring(const Arguments& given, const Share& share, unsigned char* all)
       : ahead(share), k(given.k), v(given.v), page_table(given.page_table), width(given.width), stage(0) {
@@ -41,6 +45,8 @@ struct Ring {
     warp_h = warp / kWarpsT;
     memory = all + warp * kRingBytes;
     start_address = tune::shared_address(memory);
+    first_fill = start_address + lane / kPieces * kRowBytes + lane % kPieces * 16;
+    fill = first_fill;
     policy = @{ "tune::l2_evict_first()" if streaming else "0" }@;
     place = find_place(ahead);
   }
@@ -76,37 +82,36 @@ struct Ring {
 
   __device__ __forceinline__ void start() {
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) load(i);
+    for (int i = 0; i < kStages - 1; ++i) load();
   }
 
-  __device__ __forceinline__ void load(int to) {
+  __device__ __forceinline__ void load() {
     if (ahead.left > 0) {
       const int there = ahead.length - first_token(ahead.step);  // tokens of this stage
       if (there > 0) {
         const int own = lane % kTokens < there ? place : -1;
-        const int piece = lane % kPieces;
         const int first = lane / kPieces;
-        const size_t head = head_offset(ahead) + piece * kPieceElements;
-        tune::u32 at = start_address + to * kStageBytes + first * kRowBytes + piece * 16;
+        const size_t head = head_offset(ahead) + lane % kPieces * kPieceElements;
 #pragma unroll
         for (int token = 0; token < kTokens; token += kTogether) {
           const int from = __shfl_sync(kAll, own, token + first);
           const size_t offset = static_cast<size_t>(max(from, 0)) * kPitch + head;
-          copy_piece(at + token * kRowBytes, k + offset, from >= 0, policy);
-          copy_piece(at + kTileBytes + token * kRowBytes, v + offset, from >= 0, policy);
+          copy_piece(fill + token * kRowBytes, k + offset, from >= 0, policy);
+          copy_piece(fill + kTileBytes + token * kRowBytes, v + offset, from >= 0, policy);
         }
       }
       ahead.advance(1);
       if (ahead.left > 0) place = find_place(ahead);
     }
     tune::cp_async_commit();
+    fill = fill - first_fill == (kStages - 1) * kStageBytes ? first_fill : fill + kStageBytes;
   }
 
   // Waits for a stage, fills the one before it again, and returns its address.
   __device__ __forceinline__ tune::u32 next() {
     tune::cp_async_wait<kStages - 2>();
     __syncwarp();
-    load(stage == 0 ? kStages - 1 : stage - 1);
+    load();
     const tune::u32 address = start_address + stage * kStageBytes;
     if (++stage == kStages) stage = 0;
     return address;
