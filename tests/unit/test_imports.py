@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_790,
+    "core": 47_840,
     "runtime": 2_925,
     "export": 4_245,
     "engines": 5_060,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 88_675,
+    "tests": 88_750,
     "docs": 5_005,
 }
 

@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from tuner.analysis.sass import disassemble
+from tuner.analysis.sass import disassemble, read
+from tuner.analysis.unwritten import describe_unwritten, find_unwritten
 from tuner.analysis.waits import before_wait, unread_because
 from tuner.device.base import (
     Outcome,
@@ -290,7 +291,7 @@ class Verification:
             ready = self._ready(pair[1], one)
             if isinstance(ready, Program):
                 self._reading[pair] = self._readers.submit(
-                    judge_waits, ready, self.plan.spec.constants
+                    judge_machine_code, ready, self.plan.spec.constants
                 )
 
     def keep_bits(self, pairs: Iterable[Pair]) -> None:
@@ -410,17 +411,22 @@ class Verification:
             self._failed.add(variant)
 
 
-def judge_waits(program: Program, constants: Sequence[str]) -> Outcome | None:
-    """Judge the machine code of programmatic launches; None where there are none.
+def judge_machine_code(program: Program, constants: Sequence[str]) -> Outcome | None:
+    """Judge what the compiler made; None where it is as it should be and no launch is programmatic.
 
     Where some inputs are constant, reads before the wait may be of these: of which they are, the
     code does not say.
     """
+    unread = unread_because(program.cubin)
+    text = "" if unread else disassemble(program.cubin)
+    functions = read(text)
+    for kernel in dict.fromkeys(launch.kernel for launch in program.launches):
+        function = functions.get(program.lowered.get(kernel, kernel))
+        if function and (wrong := find_unwritten(function)):
+            return Outcome(Status.INCORRECT, f"{kernel}: {describe_unwritten(wrong)}")
     kernels = dict.fromkeys(launch.kernel for launch in program.launches if launch.pdl)
     if not kernels:
         return None
-    unread = unread_because(program.cubin)
-    text = "" if unread else disassemble(program.cubin)
     for kernel in () if unread else kernels:
         wait = before_wait(text, program.lowered[kernel])
         if wait is None:

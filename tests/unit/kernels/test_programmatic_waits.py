@@ -16,7 +16,8 @@ import pytest
 from shipped_kernels import Together
 from slow import mostly_slow
 
-from tuner.analysis.sass import disassemble
+from tuner.analysis.sass import disassemble, read
+from tuner.analysis.unwritten import find_unwritten
 from tuner.analysis.waits import before_wait
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileRequest
@@ -82,12 +83,14 @@ def test_no_access_comes_before_the_wait(name: str, configs: int, compiler: Nvrt
     compiled = [together.submit(request) for request, _, _ in asked]
     together.compile()
     text = disassemble(compiled[0].result().cubin)
+    functions = read(text)
     for (_, launches, config), one in zip(asked, compiled, strict=True):
         result = one.result()
         for launch in launches:
             assert launch.pdl
             found = before_wait(text, result.lowered[launch.kernel])
             assert found is not None
+            assert not find_unwritten(functions[result.lowered[launch.kernel]]), config
             problem = found.problem_beside_constants if constants else found.problem
             assert not problem, f"{config}: {launch.kernel}: {problem}"
             assert not found.unclear, f"{config}: {launch.kernel}: {found.unclear}"

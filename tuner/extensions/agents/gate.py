@@ -37,7 +37,7 @@ from tuner.space.template import Template, put_together
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending
 from tuner.tuning.run import no_valid_config
-from tuner.tuning.verification import LARGEST_HOST_BYTES, judge_waits
+from tuner.tuning.verification import LARGEST_HOST_BYTES, judge_machine_code
 
 SPACE = "space.yaml"
 RANDOM_CONFIGS = 4
@@ -360,7 +360,7 @@ def _early_accesses(evaluator: Evaluator, made: Sequence[Made]) -> Iterator[str]
         return
     for pending, program in made[:VERIFIED_CONFIGS]:
         if isinstance(program, Program):
-            read = judge_waits(program, evaluator.spec.constants)
+            read = judge_machine_code(program, evaluator.spec.constants)
             if read is not None and read.status is Status.INCORRECT:
                 reason = evaluator.in_template(pending.workload, pending.config, read.reason)
                 yield f"{read.status} with {pending.config} on {pending.workload}: {reason}"
