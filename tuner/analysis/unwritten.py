@@ -1,8 +1,8 @@
 """Descriptors in machine code that are read from registers which nothing has written.
 
-The ptxas of CUDA 13.0 makes such code of some asynchronous copies with a cache policy, where a part
-of the address is the same for a warp: of 33 configs of a kernel it did so for 19. Of 8 of these that
-an H200 ran, 7 ended with an illegal instruction, and one never came to the copy and passed.
+The ptxas of CUDA 13.0 makes such code of some asynchronous copies with a cache policy, where a
+part of the address is the same for a warp: of 33 configs of a kernel it did so for 19. Of 8 of
+these that an H200 ran, 7 ended with an illegal instruction, and one never came to the copy.
 """
 
 from __future__ import annotations
