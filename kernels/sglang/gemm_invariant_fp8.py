@@ -1,4 +1,4 @@
-"""The float64 reference of gemm_invariant_fp8, codes and scales whose sums are near 1, and peers."""
+"""The float64 reference of gemm_invariant_fp8, scales whose sums are near 1, and its peers."""
 
 from functools import cache
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from shipped_kernels import Edits, EditedSource, ShippedKernel, chosen_scratch, compile_edited
+from shipped_kernels import EditedSource, Edits, ShippedKernel, chosen_scratch, compile_edited
 
 from tuner.compiler.base import Compiler
 from tuner.device.base import Outcome
@@ -55,15 +55,14 @@ def run_rows(
         for workload in spec.tuned:
             launches = spec.baseline_launches(dict(workload.values))
             tokens = workload.values["T"]
-            name = f"{tokens} {BASELINE}"
-            yield EditedSource(name, macros + kernel.source, (), workload, launches)
+            source = macros + kernel.source
+            yield EditedSource(f"{tokens} {BASELINE}", source, (), workload, launches)
             for name, having in configs.items():
                 names = {**workload.values, **space.default, **having, **operators}
                 names |= {"multiprocessors": 2}
                 source, launches = template.render(names).source, spec.candidate_launches(names)
                 scratch, changed = chosen_scratch(spec, names), (edits or {}).get(name, ())
-                name = f"{tokens} {name}"
-                yield EditedSource(name, source, changed, workload, launches, scratch)
+                yield EditedSource(f"{tokens} {name}", source, changed, workload, launches, scratch)
 
     outcomes: dict[str, list[Outcome]] = {}
     with closing(HostDevice(spec, operators)) as device:

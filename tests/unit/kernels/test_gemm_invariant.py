@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,24 +12,18 @@ import numpy as np
 import pytest
 from rows_on_host import bits_of, run_rows
 from shipped_kernels import (
-    EditedSource,
     EditsOfTheTemplate,
     KernelChecks,
     Sample,
     ShippedKernel,
-    chosen_scratch,
-    compile_edited,
 )
 
 from tuner.app.check import target_info
 from tuner.compiler.base import Compiler
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import CompileTarget
-from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.space.load import load_definition
 from tuner.space.template import Template
 
 KERNEL = ShippedKernel("gemm_invariant")
