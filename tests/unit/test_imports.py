@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 88_675,
+    "tests": 88_885,
     "docs": 5_005,
 }
 
