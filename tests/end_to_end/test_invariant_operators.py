@@ -27,7 +27,7 @@ from tuner.tuning.evaluator import Candidate, Evaluator
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 SIZES = (1, 8, 33)
 # Triton's need a GPU, and the products that are for nothing else have tests of their own.
-ELSEWHERE = ("gemm_invariant", "matmul_persistent", "w8a8_block_fp8")
+ELSEWHERE = ("gemm_invariant", "gemm_invariant_fp8", "matmul_persistent", "w8a8_block_fp8")
 Changes = Mapping[str, Value]
 
 

@@ -211,13 +211,16 @@ class EditedSource:
 
 
 def rendered(
-    kernel: ShippedKernel, workload: Workload, having: Mapping[str, Value]
+    kernel: ShippedKernel,
+    workload: Workload,
+    having: Mapping[str, Value],
+    choice: Mapping[str, str] | None = None,
 ) -> EditedSource:
     """Render what the template makes of a config, as it is."""
-    spec = kernel.spec
+    operators = chosen_operators(kernel.spec, choice or {})
+    spec = kernel.definition.chosen(operators).spec
     template = Template.load(spec.template, spec.include_dirs)
     config = {**kernel.definition.space.default, **having}
-    operators = chosen_operators(spec, {})
     target = CompileTarget(spec, operators, target_info("sm_90a"))
     names = {**target.names(workload), **config, **operators}
     source, launches = template.render(names).source, spec.candidate_launches(names)
@@ -231,13 +234,14 @@ class EditsOfTheTemplate:
 
     kernel: ClassVar[ShippedKernel]
     edits_of: ClassVar[str]
+    choice: ClassVar[Mapping[str, str]] = {}
     workload: ClassVar[Workload]
     having: ClassVar[Mapping[str, Value]]
     test_a_near_miss_is_caught = KernelChecks.test_a_near_miss_is_caught
 
     @classmethod
     def edited_sources(cls) -> Iterator[EditedSource]:
-        made = rendered(cls.kernel, cls.workload, cls.having)
+        made = rendered(cls.kernel, cls.workload, cls.having, cls.choice)
         for name, edits in near_misses(cls.edits_of).items():
             yield replace(made, name=name, edits=edits)
 

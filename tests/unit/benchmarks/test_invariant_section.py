@@ -25,6 +25,7 @@ def test_the_faster_free_product_counts_and_what_is_missed_is_said() -> None:
     assert "128 to 2,048 tokens: geometric mean; worst | 0.88x; 0.75x | not measured |" in text
     assert "Measured of 1 layer: N and K of 4,096 and 4,096." in text
     assert "| 10.0 | 9.0 0.90x | - | - | - | - |" in text
+    assert "`gemm_invariant_fp8` is verified on the CPU alone." in text
 
 
 @pytest.mark.parametrize(("free", "missed"), [(0.92, False), (0.91, True)])

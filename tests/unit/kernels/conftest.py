@@ -44,7 +44,7 @@ def open_device() -> Iterator[OpenDevice]:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest, open_device: OpenDevice) -> HostDevice:
-    return open_device(request.cls.kernel.definition, {})
+    return open_device(request.cls.kernel.definition, getattr(request.cls, "choice", {}))
 
 
 @pytest.fixture(scope="class")

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from rows_on_host import bits_of, run_rows
 from shipped_kernels import (
-    EditedSource,
     EditsOfTheTemplate,
     KernelChecks,
     Sample,
     ShippedKernel,
-    chosen_scratch,
-    compile_edited,
 )
 
 from tuner.app.check import target_info
 from tuner.compiler.base import Compiler
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import CompileTarget
-from tuner.extensions.cpu.device import HostDevice
 from tuner.model.expressions import Value
 from tuner.model.kernel import Launch, Workload
-from tuner.model.trial import Status
-from tuner.space.load import load_definition
 from tuner.space.template import Template
 
 KERNEL = ShippedKernel("gemm_invariant")
@@ -109,7 +103,6 @@ def inputs(xp, rng, axes, fill):
     halves = {"x": [x, -x[:, ::-1]], "w": [w, w[:, ::-1]]}
     return {name: xp.concatenate(both, axis=1) for name, both in halves.items()}
 """
-TOKENS = (1, 18)
 CONFIGS: tuple[dict[str, Value], ...] = (
     {**BLOCK, "parts": 1},
     {**BLOCK, "parts": 1, "tile_n": 128, "groups": 2, "share": 2, "tile_t": 16, "stages": 4},
@@ -126,35 +119,10 @@ CONFIGS: tuple[dict[str, Value], ...] = (
 def test_the_bits_of_a_row_depend_on_the_parts_of_k_alone(
     tmp_path: Path, compiler: Compiler
 ) -> None:
-    text = KERNEL.spec.path.read_text(encoding="utf-8")
-    before, after = text.split("workloads:\n")[0], text.split("surroundings:")[1]
-    sizes = ", ".join(f"{{T: {tokens}, N: 72, K: 512}}" for tokens in TOKENS)
-    text = f"{before}workloads: {{tuned: [{sizes}]}}\nsurroundings:{after}"
-    text = text.replace("../../kernels/sglang/gemm_invariant.py", "cancelling.py")
-    text = text.replace("../..", str(KERNEL.spec.path.parents[2]))
-    (tmp_path / "cancelling.py").write_text(CANCELLING, encoding="utf-8")
-    (tmp_path / "rows.yaml").write_text(text, encoding="utf-8")
-    definition = load_definition(tmp_path / "rows.yaml")
-    spec, space = definition.spec, definition.space
-    template = Template.load(spec.template, spec.include_dirs)
-
-    def sources() -> Iterator[EditedSource]:
-        for workload in spec.tuned:
-            launches = spec.baseline_launches(dict(workload.values))
-            yield EditedSource(f"baseline {workload}", KERNEL.source, (), workload, launches)
-            for having in CONFIGS:
-                names = {**workload.values, **space.default, **having, "multiprocessors": 2}
-                source, launches = template.render(names).source, spec.candidate_launches(names)
-                scratch = chosen_scratch(spec, names)
-                yield EditedSource(f"{having} {workload}", source, (), workload, launches, scratch)
-
+    configs = {f"{having}": having for having in CONFIGS}
     classes = defaultdict(set)
-    with closing(HostDevice(spec, {})) as device:
-        for name, program in compile_edited(compiler, sources()).items():
-            outcome = device.bits(program)
-            assert outcome.status is Status.CORRECT, f"{name}: {outcome.reason}"
-            assert outcome.correctness is not None
-            classes[name.partition("'parts': ")[2][:1]].add(outcome.correctness.bits)
+    for name, outcomes in run_rows(KERNEL, CANCELLING, configs, tmp_path, compiler).items():
+        classes[name.partition("'parts': ")[2][:1]] |= bits_of(outcomes)
     assert {key: len(bits) for key, bits in classes.items()} == dict.fromkeys(["", *"124"], 1)
     assert len(set.union(*classes.values())) >= 3, "each number of parts has bits of its own"
 

@@ -525,6 +525,7 @@ ONLY = {
 # Of choices that none of the hooks is for.
 WHY_NOT = {
     "decode_attention": "for keys in fp8 it has queries in fp8, which KV=fp8 takes in bf16",
+    "gemm_invariant_fp8": "no hook is for fp8 in its deterministic mode yet",
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "fused_add_rmsnorm": "it normalizes the sum before it is rounded, as ROUNDED=false does",
     "per_token_group_quant": "what it calls is that of QUANT=fp8 and FUSED=false",

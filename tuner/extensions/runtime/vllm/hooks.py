@@ -345,6 +345,7 @@ WHY_NOT = {
     "linear_add_rmsnorm": "its products and its norms are two functions, of two modules",
     "gate_up_silu": "its products and its activations are two functions",
     "gemm_fp8": "no hook is for its products in fp8 yet",
+    "gemm_invariant_fp8": "no hook is for its products in fp8 yet",
     "gemm_small_m": "its linear layers call PyTorch, whatever their shape",
     "rmsnorm": "Gemma's norms have their weights in float32 there",
     "fused_add_rmsnorm": "its norm is of the sum before it is rounded, and Gemma's in float32",
