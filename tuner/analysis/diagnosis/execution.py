@@ -441,7 +441,7 @@ def instruction_mix(profile: Profile) -> Finding | None:
         "instruction_mix",
         f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
         f"{arithmetic} instructions ({counted}{at(line)}{share}){measured}"
-        f"{describe_waiting(profile)}.",
+        f"{'' if warp_stalls(profile) else describe_waiting(profile)}.",
         (round(100 * part), "%"),
         part * (0.2 if busy is None else 0.5 * busy / 100.0),
         line,
