@@ -269,6 +269,6 @@ would refuse, and move it when it passes. A first kernel is checked once it is t
 
 - Everything you need is in this folder. Look at no other one, at no other solution of the problem,
   and at no test of it.
-- Write `agent.json` beside `request.md`, once for all answers of a round: {{"agent": "your model's name", "tokens": N}}, with how
-  many tokens you used, or null.{alone}
+- Write `agent.json` beside `request.md`, once a round, or in each folder of several answers:
+  {{"agent": "your model's name", "tokens": N}}, with how many tokens you used, or null.{alone}
 """

@@ -202,7 +202,7 @@ def _cost(name: str, value: Value, seen: Sequence[Observed]) -> ValueCost | None
     ]
     if not tried:
         return None
-    failed = Counter(trial.status for trial in tried if trial.status is not Status.CORRECT)
+    failed = Counter[Status](t.status for t in tried if t.status is not Status.CORRECT)
     timed = [(observed, trials) for observed in seen if (trials := observed.having(name, value))]
     if not timed:
         return ValueCost(value, len(tried), None, None, failed)

@@ -30,8 +30,8 @@ from tuner.extensions.agents.prompts import (
 )
 from tuner.extensions.agents.replies import KNOWN_METRICS
 from tuner.model.expressions import Expression
-from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.kernel import Tolerance
+from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 from tuner.session.events import LaunchFigures, Profiled
 from tuner.space.launches import require_rows

@@ -50,8 +50,8 @@ _GUESSED = (1, 64, 4096)
 class StatedArray:
     """An input or an output; `fill` names what an input is drawn from where that is known.
 
-    A `constant` one, such as a layer's weights, no launch before the kernel's writes. `note` is what
-    is always true of an input.
+    A `constant` one, such as a layer's weights, no launch before the kernel's writes. `note` says
+    what is always true of an input.
     """
 
     name: str

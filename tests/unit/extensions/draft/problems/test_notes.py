@@ -1,4 +1,4 @@
-"""What is always true of the buffers and inputs of a problem is told, and what holds by chance is not."""
+"""What is always true of a problem's buffers and inputs is told; what holds by chance is not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 from tuner.device.problems import BenchProblem
 from tuner.extensions.draft.problems.notes import find_notes
