@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 87_480,
+    "tests": 87_490,
     "docs": 4_990,
 }
 

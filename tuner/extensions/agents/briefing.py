@@ -237,7 +237,7 @@ def _measured(task: KernelTask, now: Situation, profiled: Profiled) -> str:
         parts.append(f"{waves:,.{waves < 10:d}f} waves of blocks")
     if trial.measurement and len(trial.measurement.times_us) >= FEWEST_TIMES:
         low, middle, high = quantiles(trial.measurement.times_us)
-        parts.append(f"half of its times within {percent((high - low) / middle)}")
+        parts.append(f"half of its times within {percent(max((high - low) / middle, 0.001))}")
     return "; ".join(parts)
 
 

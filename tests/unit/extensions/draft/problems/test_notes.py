@@ -9,7 +9,9 @@ import pytest
 pytest.importorskip("torch")
 
 from tuner.device.problems import BenchProblem
+from tuner.extensions.draft.drafting import draft
 from tuner.extensions.draft.problems.notes import find_notes
+from tuner.source import read_source
 
 PROBLEM = """
 import torch
@@ -56,6 +58,26 @@ def test_facts_of_buffers_and_of_inputs_that_are_no_plain_draws(problem: BenchPr
         "shared": "the same for every first index",
         "sign": "only -1, 1",
     }
+
+
+def test_a_draft_writes_them(problem: BenchProblem) -> None:
+    kernel = problem.path.with_suffix(".cu")
+    arrays = ["mask", "causal", "steps", "twos", "table", "shared", "weight"]
+    inputs = ", ".join(f"const float* {name}" for name in ("x", "sign", *arrays))
+    kernel.write_text(
+        "#define N 256\n"
+        f"__global__ void k({inputs}, const float* scale, const long long* index, float* out, "
+        "int rows, int width) {\n  const int i = blockIdx.x * N + threadIdx.x;\n"
+        "  if (i < rows * width) out[i] = x[i] * sign[i];\n}\n"
+        f"void launch({inputs}, const float* scale, const long long* index, float* out, "
+        "int rows, int width) {\n"
+        f"  k<<<(rows * width + N - 1) / N, N>>>(x, sign, {', '.join(arrays)}, scale, index, out, "
+        "rows, width);\n}\n",
+        "utf-8",
+    )
+    text = draft(read_source(kernel), problem=problem.path).space_yaml
+    assert 'role: input, constant: true, note: "all 2"}' in text
+    assert 'role: input, note: "only -1, 1"}' in text
 
 
 def test_the_largest_size_that_is_small_enough_is_looked_at(
