@@ -237,7 +237,9 @@ def _said(folder: Path) -> dict[str, Any]:
     """Count the words of requests and answers, and add up the tokens that agents state."""
     requests = [_words(one) for one in sorted((folder / EXCHANGE).glob("*/request.md"))]
     answers = [*_answers(folder)]
-    stated = [json.loads(one.read_text("utf-8")) for one in folder.glob(f"{EXCHANGE}/*/agent.json")]
+    places = ("*", "*/[a-z]")
+    found = [one for place in places for one in folder.glob(f"{EXCHANGE}/{place}/agent.json")]
+    stated = [json.loads(one.read_text("utf-8")) for one in found]
     tokens = [one["tokens"] for one in stated if one.get("tokens")]
     return {
         "request_words": requests,

@@ -29,6 +29,8 @@ CLEAR = 2.0
 CLOCK_GHZ = 1.7
 # However near the roofline, findings stay ranked.
 _LEAST_ROOM = 0.05
+# Ours: from this share of what the memory does on, moving the same bytes otherwise gains nothing.
+AT_FLOOR = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,12 @@ def room(profile: Profile) -> float:
         return 1.0
     least_us = max(_traffic_us(profile), compute_us(profile) or 0.0, EMPTY_PROGRAMMATIC_US)
     return max(1.0 - least_us / time_us, _LEAST_ROOM)
+
+
+def is_at_floor(profile: Profile) -> bool:
+    """Tell whether a call takes about as long as memory needs for the operator's bytes."""
+    time_us = profile.subject.time_us
+    return bool(time_us) and _traffic_us(profile) >= AT_FLOOR * (time_us or 0.0)
 
 
 def _traffic_us(profile: Profile) -> float:

@@ -130,7 +130,8 @@ class Argument:
     `deterministic` is False for an output whose bits may differ from run to run. `zeroed` scratch
     is all zeros before the first call, and has to be after each. Nothing that may still run when
     the kernel begins has written a `constant` input, such as a model's weights. `idle` says why
-    nothing depends on an input, or why a part of an output, or all of it, never changes.
+    nothing depends on an input, or why a part of an output, or all of it, never changes. `note` is
+    what else is true of an input's content, whatever is drawn.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Argument:
     zeroed: bool = False
     constant: bool = False
     idle: str = ""
+    note: str = ""
     # Scratch that comes with a template: the baseline doesn't take it.
     added: bool = False
 

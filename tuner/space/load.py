@@ -300,6 +300,7 @@ def _argument(
         zeroed=bool(item.zeroed),
         constant=bool(item.constant),
         idle=item.idle or "",
+        note=item.note or "",
         extreme=None if limit is None else ExtremeLimit(limit.reason, limit.largest),
     )
 
@@ -394,6 +395,9 @@ def _check_content(
     elif item.constant is not None and not (role == "input" and item.shape):
         message, key = f"`{item.name}` is not an input array", "constant"
         remedy = "`constant` is for weights and the like, of role input: delete it"
+    elif item.note is not None and not (read and item.shape):
+        message, key = f"`{item.name}` is no array that is read", "note"
+        remedy = "`note` is for the content of an input array: delete it"
     elif item.zeroed is not None and role != "scratch":
         message, key = f"`{item.name}` is not scratch", "zeroed"
         remedy = "`zeroed` is for counters and the like, of role scratch: delete it"

@@ -122,6 +122,13 @@ class ArgumentModel(StrictModel):
         description="why nothing depends on an input, or why an output, or a part of it, never "
         "changes, `older callers pass it`",
     )
+    note: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="what else is always true of an input's content, for who writes kernels, "
+        "`lower triangular, 50 % zeros`",
+    )
     value: Scalar = Field(default=None, description="a scalar's value, `K`")
 
 

@@ -68,6 +68,7 @@ FIRES = [
     ("launch_overhead", profile(time_us=2.0, launches=[launch(pdl=False)])),
     ("launch_overhead", profile(time_us=4.8, launches=[launch(pdl=False), launch()])),
     ("launch_overhead", profile(launches=[launch(), launch(), launch()])),
+    ("block_rate", profile(time_us=200.0, launches=[launch(200_000, 64), launch(60_000)])),
     (
         "register_spills",
         profile(
@@ -136,6 +137,10 @@ FIRES = [
     (
         "warp_stalls",
         profile(counters=waits(long_scoreboard=13.0, wait=3.0, barrier=4.0), hot_lines=[(31, 0.6)]),
+    ),
+    (
+        "warp_stalls",
+        profile(occupancy=Occupancy(0.75, 6, "registers"), counters=waits(long_scoreboard=13.0)),
     ),
     ("warp_stalls", profile(counters=waits(math_pipe_throttle=5.0, wait=5.0, not_selected=90.0))),
     (
@@ -251,6 +256,8 @@ QUIET = [
         ),
     ),
     ("launch_overhead", "one launch, untimed", profile(launches=[launch(pdl=False)])),
+    ("block_rate", "much to do", profile(time_us=200.0, launches=[launch(100_000)])),
+    ("block_rate", "untimed", profile(launches=[launch(260_000)])),
     ("register_spills", "none", profile(codes=[code({"fp32": 9})])),
     ("serialized_wgmma", "none", profile(codes=[code({"tensor": 32})])),
     ("occupancy", "half", profile(occupancy=Occupancy(0.5, 4, "registers"))),
@@ -278,7 +285,26 @@ QUIET = [
         "bulk copies",
         profile(codes=[code({"bulk_copy": 2}, load_bits={32: 3})]),
     ),
+    (
+        "vector_width",
+        "a store once a block",
+        profile(
+            codes=[
+                code(
+                    load_bits={128: 4},
+                    store_bits={32: 1},
+                    executed_lines={(31, "global_load"): 9000, (40, "global_store"): 8},
+                )
+            ]
+        ),
+    ),
+    ("vector_width", "at the floor", profile(time_us=104.0, codes=[NARROW])),
     ("warp_stalls", "no counters", profile()),
+    (
+        "warp_stalls",
+        "loads at the floor",
+        profile(time_us=104.0, counters=waits(long_scoreboard=13.0, wait=3.0)),
+    ),
     ("warp_stalls", "none dominates", profile(counters=waits(wait=3, barrier=3, drain=3))),
     ("warp_stalls", "barriers have their own", profile(counters=waits(wait=3, barrier=9))),
     ("barrier_stalls", "few", profile(counters=waits(wait=8, barrier=2))),
@@ -321,7 +347,20 @@ QUIET = [
         "found",
         profile(counters={L2_HIT_RATE: 80.0, L2_READS: 4.2 * 420e6 / 32}),
     ),
+    (
+        "l2_hit_rate",
+        "at the floor",
+        profile(time_us=104.0, counters={L2_HIT_RATE: 31.0, L2_READS: 4.2 * 420e6 / 32}),
+    ),
     ("l2_hit_rate", "no counters", profile(codes=[LOADS])),
+    (
+        "instruction_mix",
+        "memory waits, half busy",
+        profile(
+            codes=[code({"fp32": 10, "integer": 30, "move": 10})],
+            counters={SM_THROUGHPUT: 50.0, **waits(long_scoreboard=8, wait=2)},
+        ),
+    ),
     ("instruction_mix", "arithmetic", profile(codes=[code({"fp32": 60, "integer": 20})])),
     ("instruction_mix", "too short to tell", profile(codes=[code({"special": 3})])),
     (

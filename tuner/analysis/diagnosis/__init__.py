@@ -21,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     Rule("redundant_traffic", _MOVES_DATA, memory.redundant_traffic),
     Rule("tail", _ALL, execution.tail),
     Rule("launch_overhead", _ALL - {Bottleneck.COMPUTE}, execution.launch_overhead),
+    Rule("block_rate", _RUNS_LONG, execution.block_rate),
     Rule("register_spills", _ALL, memory.register_spills),
     Rule("occupancy", _RUNS_LONG, execution.occupancy),
     Rule("cliff", _RUNS_LONG, execution.cliff),

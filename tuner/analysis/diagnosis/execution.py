@@ -13,6 +13,7 @@ from tuner.analysis.metrics import (
     ACTIVE_THREADS,
     ACTIVE_WARPS,
     ISSUED,
+    MEMORY_WAITS,
     SM_THROUGHPUT,
     THREADS_PER_WARP,
     at,
@@ -27,6 +28,7 @@ from tuner.analysis.roofline import (
     EMPTY_PROGRAMMATIC_US,
     IDLE,
     TAIL_LOSS,
+    is_at_floor,
     theory,
     waves,
 )
@@ -42,7 +44,15 @@ MIN_LAUNCH_SHARE = 0.2  # KernelPro
 LAUNCH_WEIGHT = 1.0 - 1.0 / 1.32  # KernelPro, table 9
 # Only from there on is there programmatic dependent launch.
 HOPPER = (9, 0)
+# The most blocks that start in a microsecond, of a multiprocessor: 1,650 to 1,660 on the 132 of an
+# H200, by three kernels of one element a thread in blocks of 64 and 128 threads.
+MOST_BLOCKS_PER_US = 12.6
+# Ours: from that share on, what a block costs beside its work is felt.
+MIN_BLOCK_RATE = 0.6
+BLOCK_RATE_WEIGHT = 0.6  # ours
 LOW_OCCUPANCY = 0.5  # KernelPro
+# Ours: so many warps are resident that more can hardly be.
+FULL_OCCUPANCY = 0.9
 OCCUPANCY_WEIGHT = 1.0 - 1.0 / 1.48  # KernelPro, table 9
 # From there on more warps have little left to fill: ours, as the roofline's bound.
 BUSY_ISSUE_PCT = 60.0
@@ -72,6 +82,8 @@ MIN_OVERHEAD_SHARE = 0.5
 MIN_ARITHMETIC = 16
 # Multiprocessors so idle wait for something other than arithmetic.
 IDLE_PCT = 30.0
+# A line with a smaller share of what ran is not told beside the others.
+SMALL_LINE = 0.15
 
 # Issue slots an instruction takes where one of FP32 takes 1: 128 over the results a clock of a
 # multiprocessor at compute capability 9.0 (CUDA C++ Programming Guide, arithmetic throughput);
@@ -120,6 +132,25 @@ def launch_overhead(profile: Profile) -> Finding | None:
         # One launch has to stay.
         max(min((empty - EMPTY_PROGRAMMATIC_US) / time_us, 1.0), LAUNCH_WEIGHT * part),
         advice=f"H{hide}" if count == 1 else f"{fuse}; else h{hide}" if hideable else f"{fuse}.",
+    )
+
+
+def block_rate(profile: Profile) -> Finding | None:
+    """Fire where blocks start nearly as fast as they can, however little each has to do."""
+    time_us = profile.subject.time_us
+    if not time_us:
+        return None
+    started = sum(math.prod(launch.grid) for launch in profile.subject.program.launches) / time_us
+    most = MOST_BLOCKS_PER_US * profile.device.multiprocessors
+    part = min(started / most, 1.0)
+    if part < MIN_BLOCK_RATE:
+        return None
+    return finding(
+        "block_rate",
+        f"{started:,.0f} blocks start in a microsecond, {part:.0%} of the {most:,.0f} that could "
+        "(as on an H200), whatever they do.",
+        (round(started), "blocks a us"),
+        BLOCK_RATE_WEIGHT * part,
     )
 
 
@@ -251,11 +282,17 @@ def _blocks(count: int) -> str:
 
 
 def warp_stalls(profile: Profile) -> Finding | None:
-    """Fire on counters alone, where one reason has 40 % of the stalled cycles."""
-    shares = stalls(profile)
+    """Fire on counters alone, where one reason has 40 % of the stalled cycles.
+
+    At the floor waiting for memory is no fault.
+    """
+    shares, held = stalls(profile), profile.subject.occupancy
     reason = max(shares, key=lambda name: shares[name], default="")
     if reason not in STALLS or shares[reason] < DOMINANT_STALL:
         return None
+    if reason in MEMORY_WAITS and is_at_floor(profile):
+        return None
+    full = held is not None and held.share >= FULL_OCCUPANCY
     share, words = shares[reason], STALLS[reason]
     line, hot = profile.hot_lines[0] if profile.hot_lines else (None, 0.0)
     where = "" if line is None else f"; {hot:.0%} of the stalls{at(line)}"
@@ -266,7 +303,7 @@ def warp_stalls(profile: Profile) -> Finding | None:
         (round(100 * share), "%"),
         STALL_WEIGHT * min(share / CRITICAL_STALL, 1.0),
         line,
-        words["advice"],
+        words["advice"].format(more_warps="" if full else TOPICS["more_warps"]),
     )
 
 
@@ -352,17 +389,32 @@ def divergence(profile: Profile) -> Finding | None:
     )
 
 
+def _busiest_lines(profile: Profile) -> str:
+    """Name the lines that most instructions of all classes ran for; "" where one has them all."""
+    ran = executed_mix(profile)
+    total, by_line = sum(ran.values()), Counter[int]()
+    for code in profile.codes:
+        for (place, _), times in code.executed_lines.items():
+            by_line[place] += times
+    shares = [(place, times / total) for place, times in by_line.most_common(3)]
+    lines = [f"line {place} {share:.0%}" for place, share in shares if share >= SMALL_LINE]
+    return f"; of all instructions {', '.join(lines)}" if len(lines) > 1 else ""
+
+
 def instruction_mix(profile: Profile) -> Finding | None:
     """Weigh the arithmetic that ran, else that of the innermost loops, by its throughput.
 
-    Fire at half. Once executions are counted, the line is the one whose overhead ran most.
+    Fire at half, unless warps wait for memory while the multiprocessors have time. Once executions
+    are counted, the line is the one whose overhead ran most.
     """
     ran = executed_mix(profile)
     mix, where = (ran, "all that ran") if ran else innermost(profile)
     busy = counter(profile, SM_THROUGHPUT)
     slots = {name: mix.get(name, 0) * cost for name, cost in SLOTS.items()}
     arithmetic = sum(mix.get(name, 0) for name in SLOTS)
-    if arithmetic < MIN_ARITHMETIC or (busy is not None and busy < IDLE_PCT):
+    waits_for_memory = sum(stalls(profile).get(name, 0.0) for name in MEMORY_WAITS)
+    least_busy = BUSY_ISSUE_PCT if waits_for_memory >= CRITICAL_STALL else IDLE_PCT
+    if arithmetic < MIN_ARITHMETIC or (busy is not None and busy < least_busy):
         return None
     parts = {
         what: sum(slots[name] for name in words["classes"]) / sum(slots.values())
@@ -383,12 +435,13 @@ def instruction_mix(profile: Profile) -> Finding | None:
         if by_line.total():
             line, slots_there = by_line.most_common(1)[0]
             share = f", with {slots_there / sum(slots[name] for name in names):.0%} of them"
+            share += _busiest_lines(profile)
     measured = "" if busy is None else f"; the multiprocessors are {busy:.0f}% busy (counters)"
     return finding(
         "instruction_mix",
         f"{what} take about {part:.0%} of the arithmetic issue slots of {where}: {count} of "
         f"{arithmetic} instructions ({counted}{at(line)}{share}){measured}"
-        f"{describe_waiting(profile)}.",
+        f"{'' if warp_stalls(profile) else describe_waiting(profile)}.",
         (round(100 * part), "%"),
         part * (0.2 if busy is None else 0.5 * busy / 100.0),
         line,

@@ -18,10 +18,12 @@ from tuner.analysis.metrics import (
     WAVEFRONTS,
     at,
     counter,
+    executed_mix,
     innermost,
     stalls,
     sum_counter,
 )
+from tuner.analysis.roofline import is_at_floor
 from tuner.model.trial import Finding
 
 # Sources: KernelPro is arXiv 2606.26453, its table 9 the mean gain of following each advice; "ours"
@@ -41,6 +43,8 @@ MIN_L2_REREAD = 1.5
 NARROW_BITS = 32
 # Ours: a few narrow accesses beside wide ones are indices and remainders.
 MIN_NARROW_SHARE = 0.5
+# Ours: of the accesses that ran, those of one kind that are fewer are once a block, or remainders.
+MIN_EXECUTED_SHARE = 0.05
 VECTOR_WIDTH_WEIGHT = 1.0 - 1.0 / 1.16  # KernelPro, table 9
 SPILLS_WEIGHT = 1.0 - 1.0 / 1.44  # KernelPro, table 9
 # Where shared memory makes warps wait, and the share of stalls that is assumed where it is unknown.
@@ -137,9 +141,10 @@ def coalescing(profile: Profile) -> Finding | None:
 def vector_width(profile: Profile) -> Finding | None:
     """Fire where half of the loads, or else of the stores, in the code are 32 bits or less.
 
-    Silent where the code copies in bulk (TMA): its few other loads are not what counts.
+    Silent where the code copies in bulk (TMA), for its few other loads are not what counts; at the
+    floor; and of loads, or stores, that were counted and hardly ran.
     """
-    if profile.count("bulk_copy"):
+    if profile.count("bulk_copy") or is_at_floor(profile):
         return None
     loads, stores = Counter[int](), Counter[int]()
     for code in profile.codes:
@@ -152,6 +157,13 @@ def _narrow(profile: Profile, access: str, by_bits: Counter[int]) -> Finding | N
     narrow = {bits: count for bits, count in by_bits.items() if bits <= NARROW_BITS}
     few, every = sum(narrow.values()), by_bits.total()
     if not few or few < MIN_NARROW_SHARE * every:
+        return None
+    ran = executed_mix(profile)
+    ran_by = {
+        kind: sum(ran.get(f"{space}_{kind}", 0) for space in ("global", "generic"))
+        for kind in ("load", "store")
+    }
+    if ran and ran_by[access] < MIN_EXECUTED_SHARE * sum(ran_by.values()):
         return None
     widest = max(narrow)
     width = f"{widest} bits wide" if len(narrow) == 1 else f"at most {widest} bits wide"
@@ -193,10 +205,12 @@ def bank_conflicts(profile: Profile) -> Finding | None:
 
 
 def l2_hit_rate(profile: Profile) -> Finding | None:
-    """Fire on counters alone, and only where data is read again: streams need no hits."""
+    """Fire on counters alone, where data is read again (streams need no hits), off the floor."""
     hits, sectors = counter(profile, L2_HIT_RATE), sum_counter(profile, L2_READS)
     least = profile.subject.traffic_bytes
     if hits is None or sectors is None or not least or hits >= MIN_L2_HIT_PCT:
+        return None
+    if is_at_floor(profile):
         return None
     times = sectors * SECTOR_BYTES / least
     if times < MIN_L2_REREAD:

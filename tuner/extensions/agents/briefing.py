@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import median, quantiles
 
 from tuner.analysis.base import Degree
 from tuner.analysis.roofline import peak_gflops
 from tuner.device.base import DeviceInfo
+from tuner.device.inputs import input_kinds_for
 from tuner.extensions.agents.base import BriefedCandidate, Briefing
 from tuner.extensions.agents.findings import Observed, search_findings, value_costs
 from tuner.extensions.agents.history import memory_text
 from tuner.extensions.agents.prompts import (
     keys,
     microseconds,
+    one_line,
     own_sections,
     percent,
     prompt,
@@ -38,8 +40,17 @@ from tuner.tuning.progress import best_trials, mean_speedup
 
 # Ours: a draft keeps most of its source's lines, a template of one's own next to none.
 MADE_OF = 0.5
+# Fewer timings do not tell how they vary.
+FEWEST_TIMES = 4
 # What the first round is told of the seconds that another one takes.
 FIRST_PHASES = ("search", "profile")
+# How kinds of inputs are told whose names do not say it.
+_KINDS = {
+    "normal": "ordinary",
+    "zeros": "half zeros",
+    "extreme": "extremes (also denormals, -0; where the baseline is right)",
+    "nonfinite": "NaN and infinities",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,9 @@ def stable_text(task: KernelTask) -> str:
         capability=f"{major}.{minor}",
         hardware=task.info.limits,
         surroundings=group_workloads(task.spec, (*task.spec.tuned, *task.spec.held_out)),
+        kinds=[_KINDS.get(kind, kind) for kind in input_kinds_for(task.spec)],
+        repeats=all(argument.deterministic for argument in task.spec.arguments),
+        measured=[n for n, tolerance in task.spec.tolerances.items() if tolerance.measured],
     )
 
 
@@ -107,6 +121,8 @@ def _argument(argument: Argument, sized: bool) -> list[str]:
         notes += f", extremes {argument.extreme}"
     if not argument.deterministic:
         notes += ", bits may differ between runs"
+    if argument.note:
+        notes += f"; always {one_line(argument.note, 200)}"
     return [argument.name, argument.dtype, f"[{', '.join(d.text for d in argument.shape)}]", notes]
 
 
@@ -180,6 +196,7 @@ def current_text(task: KernelTask, now: Situation) -> str:
         space=own_sections(member.space),
         cost=_cost(now.phases_s),
         launch_rows=_launch_rows,
+        measured={one.workload: _measured(task, now, one) for one in now.profiled},
         rows=[_row(task, now, w, common) for w in now.baselines_us] if now.best else [],
         common=common,
         told=findings,
@@ -202,6 +219,26 @@ def _cost(phases_s: Mapping[str, float]) -> str:
             f"One more round costs such a search and profile again ({', '.join(parts)}) and checks."
         )
     return f"One more round costs {sum(phases_s.values()):.0f} s here: {', '.join(parts)}."
+
+
+def _measured(task: KernelTask, now: Situation, profiled: Profiled) -> str:
+    """Say what a profiled config moves, how its blocks fill the GPU and how its times vary."""
+    trials = {w.key: trial for w, trial in now.best.items() if not task.spec.surroundings_of(w)}
+    trial = trials.get(profiled.workload)
+    if trial is None or not trial.time_us or dict(trial.config) != dict(profiled.config):
+        return ""
+    parts = []
+    if moved := profiled.metrics.get("dram_bytes"):
+        gbps = moved / (trial.time_us * 1e3)
+        share = percent(gbps / task.info.streaming_gbps)
+        parts.append(f"{size(int(moved))} of DRAM traffic, {gbps:,.0f} GB/s, {share} of the rate")
+    if len(profiled.launches) == 1 and (resident := profiled.launches[0].resident):
+        waves = profiled.launches[0].blocks / (resident * task.info.multiprocessors)
+        parts.append(f"{waves:,.{waves < 10:d}f} waves of blocks")
+    if trial.measurement and len(trial.measurement.times_us) >= FEWEST_TIMES:
+        low, middle, high = quantiles(trial.measurement.times_us)
+        parts.append(f"half of its times within {percent(max((high - low) / middle, 0.001))}")
+    return "; ".join(parts)
 
 
 def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
@@ -347,7 +384,7 @@ class Briefer:
             baselines_us={w: baselines[w].measurement.median_us for w in self._plan.tuned},
             findings=[*findings.values(), *searched],
             history=[record for record in history(self._session) if record.number < number],
-            values=list(value_costs(plan.space, seen)),
+            values=list(value_costs(plan.space, seen, plan.template)),
             profiled=profiled,
             peers_us=self._peers_us(),
             phases_s=costs[-1] if costs else {n: phases_s.get(n, 0.0) for n in FIRST_PHASES},

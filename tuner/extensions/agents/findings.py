@@ -136,35 +136,81 @@ def _threads(launches: Sequence[LaunchSpec], name: str, value: Value, observed: 
     return threads
 
 
-def value_costs(space: SearchSpace, seen: Sequence[Observed]) -> Iterator[tuple[str, str]]:
+@dataclass(frozen=True, slots=True)
+class ValueCost:
+    """What a tried value of a parameter costs.
+
+    `best` and `middle` are its best and median time over the workload's best, as a geometric mean
+    over the workloads where it was timed; `failed` counts the others of its trials by status.
+    """
+
+    value: Value
+    trials: int
+    best: float | None
+    middle: float | None
+    failed: Mapping[Status, int]
+
+    def __str__(self) -> str:
+        figures = "" if self.best is None else f" x{self.best:.2f}/{self.middle:.2f}"
+        lost = ", ".join(f"{n} {status}" for status, n in self.failed.items())
+        return f"{format_value(self.value)}{figures} of {self.trials}{f' ({lost})' * bool(lost)}"
+
+
+def value_costs(
+    space: SearchSpace, seen: Sequence[Observed], template: Template
+) -> Iterator[tuple[str, str]]:
     """Tell of each parameter what its tried values cost, over all trials.
 
-    A value has its best and its median time over the workload's best, as a geometric mean over the
-    workloads where it was timed, and how many trials it had; failed ones are counted by status.
+    Those that say nothing are only named at the end: where all values are as fast, and minimums of
+    blocks in launch bounds where registers limit nothing.
     """
+    idle, equal = _idle_minimums(template, seen), set[str]()
     for parameter in space.parameters:
-        told = list(filter(None, (_cost(parameter.name, v, seen) for v in parameter.values)))
-        if len(told) > 1:
-            yield parameter.name, "; ".join(told)
+        costs = [c for v in parameter.values if (c := _cost(parameter.name, v, seen)) is not None]
+        if len(costs) > 1 and _are_equal(costs):
+            equal.add(parameter.name)
+        elif len(costs) > 1 and parameter.name not in idle:
+            yield parameter.name, "; ".join(map(str, costs))
+    for names, why in (
+        (equal, "all values are as fast"),
+        (idle - equal, "registers limit nothing"),
+    ):
+        if named := [name for name in space.names if name in names]:
+            yield ", ".join(named), why
 
 
-def _cost(name: str, value: Value, seen: Sequence[Observed]) -> str:
+_MINIMUM = re.compile(r"__launch_bounds__\s*\([^,;]*,\s*@\{\s*(\w+)\s*\}@")
+
+
+def _idle_minimums(template: Template, seen: Sequence[Observed]) -> set[str]:
+    timed = [trial for observed in seen for trial in observed.correct]
+    held = [trial.occupancy.limiter if trial.occupancy else "registers" for trial in timed]
+    spills = any(trial.resources and trial.resources.spills for trial in timed)
+    return set() if "registers" in held or spills else {*_MINIMUM.findall(template.text)}
+
+
+def _are_equal(costs: Sequence[ValueCost]) -> bool:
+    if any(cost.failed or cost.trials < FEWEST_OF_A_VALUE for cost in costs):
+        return False
+    figures = ([cost.best or 1.0 for cost in costs], [cost.middle or 1.0 for cost in costs])
+    return all(max(each) <= (1 + CLEAR) * min(each) for each in figures)
+
+
+def _cost(name: str, value: Value, seen: Sequence[Observed]) -> ValueCost | None:
     tried = [
         trial for observed in seen for trial in observed.tried if trial.config.get(name) == value
     ]
     if not tried:
-        return ""
+        return None
+    failed = Counter[Status](t.status for t in tried if t.status is not Status.CORRECT)
     timed = [(observed, trials) for observed in seen if (trials := observed.having(name, value))]
-    figures = ""
-    if timed:
-        best = geometric_mean(time_of(f[0]) / time_of(observed.correct[0]) for observed, f in timed)
-        middle = geometric_mean(
-            median(map(time_of, f)) / time_of(observed.correct[0]) for observed, f in timed
-        )
-        figures = f" x{best:.2f}/{middle:.2f}"
-    failed = Counter(trial.status for trial in tried if trial.status is not Status.CORRECT)
-    lost = f" ({', '.join(f'{n} {status}' for status, n in failed.items())})" if failed else ""
-    return f"{format_value(value)}{figures} of {len(tried)}{lost}"
+    if not timed:
+        return ValueCost(value, len(tried), None, None, failed)
+    best = geometric_mean(time_of(f[0]) / time_of(observed.correct[0]) for observed, f in timed)
+    middle = geometric_mean(
+        median(map(time_of, f)) / time_of(observed.correct[0]) for observed, f in timed
+    )
+    return ValueCost(value, len(tried), best, middle, failed)
 
 
 def _is_number(value: Value) -> TypeGuard[float]:

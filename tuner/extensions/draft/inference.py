@@ -53,6 +53,7 @@ class DraftArgument:
     fill: str = ""
     deterministic: bool = True
     constant: bool = False
+    note: str = ""
 
     @property
     def certainty(self) -> str:

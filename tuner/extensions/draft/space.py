@@ -190,6 +190,7 @@ def _argument(argument: DraftArgument) -> str:
         end += f", fill: {argument.fill}" if argument.fill else ""
         end += "" if argument.deterministic else ", deterministic: false"
         end += ", constant: true" if argument.constant else ""
+        end += f', note: "{argument.note}"' if argument.note else ""
     else:
         missing += [f"the value of {name}"] if argument.value is None else []
         end = f"value: {argument.value or BLANK}"

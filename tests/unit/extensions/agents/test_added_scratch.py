@@ -168,6 +168,7 @@ def test_who_counts_on_what_an_earlier_call_left_or_writes_beyond_is_refused(
         ("shape: [T], zeroed", "shape: [multiprocessors], zeroed", "undefined name"),
         ("dtype: int32", "dtype: int", "`int` is not a dtype"),
         ("zeroed: true", "fill: zeros", "nothing fills it.*\n.*`zeroed: true` for zeros"),
+        ("zeroed: true", "note: all 0", "`done` is no array that is read"),
         ("zeroed: true", "role: output", "`done` cannot be added to the arguments"),
         ("name: done", "name: out", "`out` is listed twice"),
     ],

@@ -30,6 +30,7 @@ from tuner.extensions.agents.prompts import (
 )
 from tuner.extensions.agents.replies import KNOWN_METRICS
 from tuner.model.expressions import Expression
+from tuner.model.kernel import Tolerance
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
 from tuner.session.events import LaunchFigures, Profiled
@@ -51,7 +52,11 @@ def now(silu: Project) -> Situation:
         baselines_us=silu.baselines_us,
         findings=search_findings(silu.space, silu.trials, silu.template),
         history=HISTORY,
-        values=list(value_costs(silu.space, [Observed.of(*one) for one in silu.trials.items()])),
+        values=list(
+            value_costs(
+                silu.space, [Observed.of(*one) for one in silu.trials.items()], silu.template
+            )
+        ),
     )
 
 
@@ -199,6 +204,53 @@ def test_of_several_launches_each_has_its_time_and_what_it_uses(silu, now):
     assert "under Nsight Compute" not in current_text(
         silu.task, replace(now, profiled=[profiled(first)])
     )
+
+
+def test_what_a_profiled_config_moves_and_how_its_times_vary_is_told(silu, now):
+    workload, trial = next(iter(now.best.items()))
+    times_us = (9.8, 10.2, 10.0, 9.9, 10.3)
+    trial = replace(trial, measurement=replace(trial.measurement, times_us=times_us))
+    alone = replace(silu.task, spec=replace(silu.task.spec, surroundings=()))
+    figures = LaunchFigures("k", 1980, 256, 16, 0, 6, "registers", 9.0)
+    seen = replace(
+        profiled(figures),
+        workload=workload.key,
+        config=dict(trial.config),
+        metrics={"dram_bytes": 21.4e6},
+    )
+    told = replace(now, best={**now.best, workload: trial}, profiled=[seen])
+    line = (
+        f"Bound by latency on {workload.key}, by counters: 21.4 MB of DRAM traffic, 2,140 GB/s, "
+        "50 % of the rate; 2.5 waves of blocks; half of its times within 4 %.\n"
+    )
+    assert line in current_text(alone, told)
+    other = replace(told, profiled=[replace(seen, config={"block_size": 1})])
+    assert "DRAM traffic" not in current_text(alone, other), "nothing is known of its time"
+
+
+def test_the_inputs_that_are_tried_and_a_measured_tolerance_are_said(silu):
+    text = stable_text(silu.task)
+    assert "Inputs tried: ordinary, x3, x0.01, negated, half zeros, extremes (" in text
+    assert "; twice, for equal bits." in text
+    spec = replace(silu.task.spec, tolerances={"out": Tolerance(measured=True)})
+    text = stable_text(replace(silu.task, spec=spec))
+    assert "- out: relative, in roundings" in text
+    assert "|out - ref|" not in text
+
+
+def test_what_is_always_true_of_an_input_is_in_its_row(silu):
+    first, *others = silu.task.spec.arguments
+    noted = replace(silu.task.spec.argument("input"), note="lower triangular,\n50 % zeros")
+    arguments = tuple(noted if a.name == noted.name else a for a in (first, *others))
+    spec = replace(silu.task.spec, arguments=arguments)
+    assert "; always lower triangular, 50 % zeros|" in stable_text(replace(silu.task, spec=spec))
+
+
+def test_a_packed_constant_does_not_push_the_rest_of_a_reference_out(silu):
+    reference = f"MASK = '{'Ab+/' * 2000}'\nthe last line"
+    text = stable_text(replace(silu.task, reference=reference))
+    assert "characters left out]\nthe last line" in text
+    assert "cut here" not in text
 
 
 def test_the_seconds_of_one_more_round_are_told(silu, now):

@@ -11,7 +11,7 @@ from feedback_samples import grid
 from tuner.extensions.agents.findings import Observed, search_findings, value_costs
 from tuner.model.expressions import Expression
 from tuner.model.kernel import LaunchSpec, Workload
-from tuner.model.trial import Finding, Status
+from tuner.model.trial import Finding, Occupancy, Status
 from tuner.space.template import Template
 
 FEW, MANY = Workload.of({"T": 1, "D": 64}), Workload.of({"T": 4096, "D": 64})
@@ -97,7 +97,7 @@ def test_each_value_has_its_best_and_median_time_over_all_trials_and_its_failure
         return None if items == 4 and fast else 10.0 * items + (block == 64)
 
     seen = [Observed.of(w, grid(small, w, time_of)) for w in (FEW, MANY)]
-    told = dict(value_costs(small.space, seen))
+    told = dict(value_costs(small.space, seen, small.template))
     assert (
         told["items"] == "1 x1.00/1.00 of 16; 2 x2.00/2.00 of 16; 4 x4.00/4.00 of 16 (8 incorrect)"
     )
@@ -105,10 +105,29 @@ def test_each_value_has_its_best_and_median_time_over_all_trials_and_its_failure
     assert told["fast"] == "false x1.00/2.00 of 24; true x1.00/1.55 of 24 (8 incorrect)"
 
 
+def test_what_changes_nothing_is_named_once_and_has_no_figures(small):
+    seen = [Observed.of(FEW, grid(small, FEW, lambda block, items, fast: 10.0 * items))]
+    told = dict(value_costs(small.space, seen, small.template))
+    assert told["block, fast"] == "all values are as fast"
+    assert [*told] == ["items", "block, fast"]
+
+
+@pytest.mark.parametrize(("limiter", "told"), [("warps", False), ("registers", True)])
+def test_the_least_blocks_of_launch_bounds_are_told_where_registers_limit(small, limiter, told):
+    text = "__global__ void __launch_bounds__(@{ block }@, @{ items }@) k() {}"
+    template = Template.from_text(text, Path("t.cu.j2"))
+    trials = [
+        replace(trial, occupancy=Occupancy(1.0, 8, limiter))
+        for trial in grid(small, FEW, lambda block, items, fast: 10.0 + block * items)
+    ]
+    costs = dict(value_costs(small.space, [Observed.of(FEW, trials)], template))
+    assert costs["items"].startswith("1 x1.00" if told else "registers limit nothing")
+
+
 def test_a_value_that_nobody_tried_costs_nothing_and_a_lone_one_is_not_told(small):
     trials = [small.trial(FEW, 9.0, block=64, items=items, fast=True) for items in (1, 2)]
     trials.append(small.trial(FEW, None, block=64, items=4, fast=True))
-    (told,) = value_costs(small.space, [Observed.of(FEW, trials)])
+    (told,) = value_costs(small.space, [Observed.of(FEW, trials)], small.template)
     assert told == ("items", "1 x1.00/1.00 of 1; 2 x1.00/1.00 of 1; 4 of 1 (1 incorrect)")
 
 

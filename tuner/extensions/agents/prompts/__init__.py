@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TICKS = re.compile("`+")
 _COMMENT = re.compile(r"[ \t]*#[^\n]*")
+_LONG_LINE = re.compile(r"^(.{160})(.{160,})$", re.MULTILINE)
 # As Jinja counts them; `splitlines` also ends lines at form feeds, which no compiler does.
 _LINE_ENDS = re.compile("\r\n|\r|\n")
 
@@ -53,6 +54,7 @@ def _environment() -> Environment:
         own_sections,
         pairs,
         quote_text,
+        shorten_lines,
         size,
         table,
     )
@@ -109,6 +111,11 @@ def clip_text(text: str, most: int, rest: str) -> str:
     kept = [line for line, end in zip(lines, ends, strict=True) if end <= most]
     cut = len(lines) - len(kept)
     return "\n".join([*kept, f"[cut here: {cut} of {len(lines)} lines left out; {rest}]"])
+
+
+def shorten_lines(text: str) -> str:
+    """Cut what no reader can use out of very long lines, such as packed constants."""
+    return _LONG_LINE.sub(lambda line: f"{line[1]}[{len(line[2]):,} characters left out]", text)
 
 
 def quote_text(text: str, language: str, what: str) -> str:

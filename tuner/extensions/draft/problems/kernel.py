@@ -60,7 +60,10 @@ def inference_for(statement: Statement, launch: HostLaunch, axes: Axes) -> Infer
         arrays |= {p.name: array for p, array in zip(open_, left, strict=True)}
     arguments = tuple(
         DraftArgument(
-            replace(p, name=a.name), a.dtype, a.role, a.shape, fill=a.fill, constant=a.constant
+            *(replace(p, name=a.name), a.dtype, a.role, a.shape),
+            fill=a.fill,
+            constant=a.constant,
+            note=a.note,
         )
         if p.pointers and (a := arrays[p.name])
         else _scalar(statement, axes, p)

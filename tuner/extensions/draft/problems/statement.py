@@ -23,6 +23,7 @@ from tuner.extensions.draft.problems.axes import (
     long_sizes,
     small_sizes,
 )
+from tuner.extensions.draft.problems.notes import find_notes
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.errors import InputError, KernelError
 from tuner.model.expressions import Expression
@@ -49,7 +50,8 @@ _GUESSED = (1, 64, 4096)
 class StatedArray:
     """An input or an output; `fill` names what an input is drawn from where that is known.
 
-    A `constant` one, such as a layer's weights, no launch before the kernel's writes.
+    A `constant` one, such as a layer's weights, no launch before the kernel's writes. `note` says
+    what is always true of an input.
     """
 
     name: str
@@ -58,6 +60,7 @@ class StatedArray:
     role: str
     fill: str = ""
     constant: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,10 @@ def _of_module(problem: BenchProblem) -> Statement:
     sizes, *fitting = map(found.with_followers, (sizes, *fitting))
     _require_to_run(problem, arrays, [sizes, *fitting])
     fitting = _without_silent(problem, arrays, fitting)
+    notes = find_notes(problem, [sizes, *fitting])
+    arrays = tuple(
+        replace(a, note=notes.get(a.name, "")) if a.role == "input" else a for a in arrays
+    )
     return Statement(
         path=problem.path,
         name=problem.path.stem,
