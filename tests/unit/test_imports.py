@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_555,
+    "core": 47_560,
     "runtime": 2_550,
     "export": 4_245,
     "engines": 5_060,
-    "draft": 17_295,
-    "agents": 8_185,
+    "draft": 17_370,
+    "agents": 8_295,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 87_255,
+    "tests": 87_350,
     "docs": 4_990,
 }
 

@@ -18,6 +18,7 @@ from tuner.device.torch_reference import NUMBERS, Definition
 from tuner.device.verify.reference_process import BoundedProcess
 from tuner.extensions.draft.problems.axes import (
     MOST_LONG,
+    Extents,
     Sizes,
     find_axes,
     long_sizes,
@@ -212,19 +213,8 @@ def _of_module(problem: BenchProblem) -> Statement:
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_state_arrays(tensors, found.extents, fills))
 
-    def footprint(sizes: Sizes) -> int:
-        return _bytes(arrays, sizes)
-
+    cases = _find_edge_cases(axes, base, followed, arrays)
     sizes: Sizes = {axis: base[axis] for axis in axes}
-    small = [one for start in (0, 3) if (one := small_sizes(axes, base, followed, start))]
-    small = [shrink_sizes(one, axes, followed, footprint) for one in small]
-    cases = [*small]
-    if small:
-        contiguous = _find_contiguous(arrays)
-        cases.append(medium_sizes(axes, contiguous, base, followed, small[0], footprint))
-        long = long_sizes(axes[::-1], base, followed, small[0], footprint)
-        cases += islice(long, MOST_LONG)
-    cases = [{axis: case[axis] for axis in axes} for case in cases]
     fitting = [case for case in cases if _fits(arrays, case, followed({**base, **case}))]
     sizes, *fitting = map(found.with_followers, (sizes, *fitting))
     _require_to_run(problem, arrays, [sizes, *fitting])
@@ -305,6 +295,22 @@ def _state_arrays(
             fills.get(name, ""),
             is_weight,
         )
+
+
+def _find_edge_cases(
+    axes: Sequence[str], base: Sizes, extents: Extents, arrays: Sequence[StatedArray]
+) -> list[Sizes]:
+    def footprint(sizes: Sizes) -> int:
+        return _bytes(arrays, sizes)
+
+    small = [one for start in (0, 3) if (one := small_sizes(axes, base, extents, start))]
+    small = [shrink_sizes(one, axes, extents, footprint) for one in small]
+    cases = [*small]
+    if small:
+        contiguous = _find_contiguous(arrays)
+        cases.append(medium_sizes(axes, contiguous, base, extents, small[0], footprint))
+        cases += islice(long_sizes(axes[::-1], base, extents, small[0], footprint), MOST_LONG)
+    return [{axis: case[axis] for axis in axes} for case in cases]
 
 
 def _find_contiguous(arrays: Sequence[StatedArray]) -> frozenset[str]:
