@@ -85,6 +85,7 @@ def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Benc
     folder = bench.root / "exchange/round-01"
     folder.mkdir(parents=True)
     (template,), (_, space) = DOCUMENTED["cuda"], DOCUMENTED["yaml"]
+    kernel = (bench.root / "scale.cu").read_text(encoding="utf-8")
 
     def gate(template: str, *words: str) -> Ended:
         (folder / "template.cu.j2").write_text(template, encoding="utf-8")
@@ -96,9 +97,31 @@ def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Benc
     assert "configs compile for sm_90a" in sound.out
     assert re.search(r"scale with block=64 items=1 on N=\d+: \d+ registers", sound.out)
     assert "verifying on the CPU, on N=" in sound.out and sound.out.endswith("passed\n")
-    unshown = gate(template, "--workload", f"N={1 << 24}", "--target", "sm_80")
-    assert (unshown.code, "compile for sm_80" in unshown.out) == (5, True), unshown.err
-    assert "not verified: no tuned workload and no edge case takes 64 MiB or less" in unshown.out
+    sizes = [1028, 4 << 20, 260, 1 << 24]
+    named = gate(template, *(word for size in sizes for word in ("--workload", f"N={size}")))
+    assert named.code == 0, named.err
+    looked_at = re.findall(r"^((?:not )?verified on N=\d+.*)$", named.out, re.MULTILINE)
+    assert [line.rstrip() for line in looked_at] == [
+        *(f"verified on N={size}" for size in sizes[:3]),
+        "not verified on N=16777216: of 134.2 MB, over 64 MiB",
+    ]
+    assert "multiples of 4" not in named.out
+    listed = (bench.root / "scale.yaml").read_text(encoding="utf-8")
+    edges = listed.replace("held_out: [{N: 500}]", "held_out: [], edge_cases: [{N: 13}]")
+    (bench.root / "scale.yaml").write_text(edges, encoding="utf-8")
+    odd = gate(template, "--workload", f"N={1 << 24}")
+    (bench.root / "scale.yaml").write_text(listed, encoding="utf-8")
+    assert "verified on N=13\n" in odd.out
+    assert "all tuned sizes of N are multiples of 4, and none that was verified is" in odd.out
+    smaller = gate(template, "--workload", f"N={1 << 24}", "--target", "sm_80")
+    assert (smaller.code, "compile for sm_80" in smaller.out) == (0, True), smaller.err
+    said = "the smallest size, N=16777216, is of 134.2 MB, over 64 MiB: smaller ones that nobody"
+    assert said in smaller.out and re.search(r"^verified on N=\d+$", smaller.out, re.MULTILINE)
+    (bench.root / "scale.cu").write_text(kernel.replace("i < N", f"i < N && N >= {1 << 24}"))
+    unshown = gate(template, "--workload", f"N={1 << 24}")
+    (bench.root / "scale.cu").write_text(kernel)
+    assert unshown.code == 5, unshown.err
+    assert "not verified: the smallest size, N=16777216, is of 134.2 MB, and up to" in unshown.out
     some = gate(template.replace("2.0f", "@{ 3.0 if items > 1 else 2.0 }@f"))
     assert some.code == 0 and some.out.endswith("passed\n"), some.err
     assert re.search(r"^a run would drop this: incorrect with .*items=\d", some.out, re.MULTILINE)

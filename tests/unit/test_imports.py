@@ -27,19 +27,19 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_930,
+    "core": 47_935,
     "runtime": 2_925,
     "export": 4_245,
     "engines": 5_060,
-    "draft": 17_390,
-    "agents": 8_285,
+    "draft": 17_470,
+    "agents": 8_390,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_165,
-    "docs": 5_010,
+    "tests": 89_230,
+    "docs": 5_015,
 }
 
 

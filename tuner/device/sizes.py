@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from math import prod
 
@@ -25,7 +25,10 @@ FEWEST_RESULTS = 64
 
 
 def smaller_workloads(
-    spec: KernelSpec, allows: Callable[[Mapping[str, int]], bool] = lambda _: True
+    spec: KernelSpec,
+    allows: Callable[[Mapping[str, int]], bool] = lambda _: True,
+    levels: Sequence[int] = LEVELS,
+    most_bytes: int = MOST_BYTES,
 ) -> Iterator[Workload]:
     """Yield workloads whose axes are cut down, first of a usual size, then smaller and larger ones.
 
@@ -37,10 +40,10 @@ def smaller_workloads(
     whole = min(spec.workloads, key=spec.footprint_bytes)
     named = {name for argument in spec.arguments for size in argument.shape for name in size.names}
     cut: list[Workload] = []
-    for level in LEVELS:
+    for level in levels:
         place, sizes = 0, whole.values
         for axis, size in whole.values.items():
-            most = (level, level // 2, level * 2, level // 4)[place % 4]
+            most = max(1, (level, level // 2, level * 2, level // 4)[place % 4])
             if axis in named and size > most:
                 step = min(size & -size, most)
                 sizes[axis] = most if step in (size, most) else most - step
@@ -50,7 +53,7 @@ def smaller_workloads(
             place
             and workload not in cut
             and allows(sizes)
-            and spec.footprint_bytes(workload) <= MOST_BYTES
+            and spec.footprint_bytes(workload) <= most_bytes
         ):
             cut.append(workload)
     work = (max(prod(w.values.values()), 4 * spec.footprint_bytes(w)) for w in cut[1:])

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.device.base import BITS_DIFFER, Outcome, Program
@@ -64,6 +64,14 @@ class RefusedError(TunerError):
     """Say why an answer cannot become a candidate, in words for its author."""
 
     exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What is wrong with some configs, and the workloads on which one is right."""
+
+    problems: Sequence[str]
+    right: frozenset[Workload]
 
 
 def read_draft(answer: AgentAnswer, plan: Plan, folder: Path, name: str) -> Plan:
@@ -212,17 +220,18 @@ def workloads_to_verify(plan: Plan, most_bytes: int = LARGEST_HOST_BYTES) -> lis
 
 def verify_candidate(
     plan: Plan, evaluator: Evaluator, configs: Sequence[Config], workloads: Sequence[Workload]
-) -> list[str]:
+) -> Verified:
     """Verify the first few configs with all kinds of input; return what is wrong with some.
 
     Raises `RefusedError` where the first, the default, is wrong or right nowhere: others a run
     drops, in its search or in the end.
     """
-    left, right = list(dict.fromkeys(configs[:VERIFIED_CONFIGS])), set[Config]()
+    left, right = list(dict.fromkeys(configs[:VERIFIED_CONFIGS])), set[tuple[Config, Workload]]()
     default, *_ = left
     problems = [said for w in workloads for said in _wrong(evaluator, left, right, w)]
-    _require_none(plan, problems if default not in left or default not in right else ())
-    return problems
+    is_right = default in left and any(config == default for config, _ in right)
+    _require_none(plan, () if is_right else problems)
+    return Verified(problems, frozenset(workload for _, workload in right))
 
 
 def find_varying_rows(
@@ -368,7 +377,10 @@ def _early_accesses(evaluator: Evaluator, made: Sequence[Made]) -> Iterator[str]
 
 
 def _wrong(
-    evaluator: Evaluator, left: list[Config], right: set[Config], workload: Workload
+    evaluator: Evaluator,
+    left: list[Config],
+    right: set[tuple[Config, Workload]],
+    workload: Workload,
 ) -> Iterator[str]:
     """Verify on one workload: note what is `right`, drop what is wrong from what is `left`."""
     pending = {config: evaluator.start(workload, config) for config in left}
@@ -382,7 +394,7 @@ def _wrong(
             outcomes |= zip(programs, verified, strict=True)
     for config, outcome in outcomes.items():
         if outcome.status is Status.CORRECT:
-            right.add(config)
+            right.add((config, workload))
         if outcome.status in (Status.CORRECT, Status.CONSTRAINT, Status.RESOURCE_LIMIT):
             continue
         left.remove(config)

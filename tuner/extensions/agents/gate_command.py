@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,18 @@ from tuner.cli.exits import NOT_SHOWN
 
 if TYPE_CHECKING:
     from tuner.model.config import Config
+    from tuner.model.kernel import Workload
     from tuner.space.plan import Plan
+    from tuner.tuning.evaluator import Evaluator
 
 
 # What these say holds for code that runs, which here nobody knows: it may be of a fallback.
 OF_WHAT_RUNS = ("instruction_mix", "vector_width", "tail")
+# Elements of the least vector: a kernel may have code for rows of as many alone.
+VECTOR = 4
+# Where all sizes are too large, how many smaller ones are taken, and how long they are looked for.
+MOST_SMALLER, SMALLER_S = 2, 20.0
+FEWEST = (1, 2)
 
 
 @click.command("gate")
@@ -36,9 +43,10 @@ def command(context: click.Context, /, answer: Path, target: str | None, **value
     """Check an answer to a round, template.cu.j2 and space.yaml in the folder ANSWER.
 
     Or several, in folders `a`, `b`, ... of it. Each is read, compiled and verified as a round with
-    KERNEL.cu does it, but on the CPU and on workloads of up to 64 MiB; with --invariant rows at
-    several sizes, too. A line says each thing that was found. Exit code 2: a round would refuse
-    one; 5: nothing was found, and nothing could be verified here.
+    KERNEL.cu does it, but on the CPU: on each --workload of up to 64 MiB, or on the smallest and
+    the largest that it has time for, and on edge cases; with --invariant rows at several sizes,
+    too. A line says each thing that was found, and of each size whether it was verified. Exit code
+    2: a round would refuse one; 5: nothing was found, and no size could be verified here.
     """
     from tempfile import TemporaryDirectory
 
@@ -51,26 +59,29 @@ def command(context: click.Context, /, answer: Path, target: str | None, **value
     if kernel.suffix in PROBLEMS and kernel.with_suffix(".cu").exists():
         kernel = kernel.with_suffix(".cu")
     plan = new_plan(kernel, {**options.settings_of(context, values), "device": "host"})
+    is_named = bool(values["workloads"])
     places, codes = answer_places(answer), set[int]()
     for place in places:
         if place != answer:
             click.echo(f"{place.name}:")
         with ExitStack() as stack:
             path = Path(stack.enter_context(TemporaryDirectory(prefix="tuner-gate-")))
-            codes.add(_gate(plan, place, path / "answer", target, stack))
+            codes.add(_gate(plan, place, path / "answer", target, is_named, stack))
     for code in (RefusedError.exit_code, NOT_SHOWN):
         if code in codes:
             raise Exit(code)
 
 
-def _gate(plan: Plan, answer: Path, place: Path, target: str | None, stack: ExitStack) -> int:
+def _gate(
+    plan: Plan, answer: Path, place: Path, target: str | None, is_named: bool, stack: ExitStack
+) -> int:
     """Check one answer, say what was found, and give the exit code."""
     from tuner.extensions.agents.gate import RefusedError
     from tuner.model.errors import ReplyError
 
     try:
         made, configs = _compile(plan, answer, place, target, stack)
-        unverified = _verify(plan, made, configs, stack)
+        unverified = _verify(plan, made, configs, is_named, stack)
     except (RefusedError, ReplyError) as error:
         for problem in str(error).split("\n\n"):
             click.echo(f"refused: {problem}", err=True)
@@ -116,37 +127,121 @@ def _compile(
     return made, configs
 
 
-def _verify(plan: Plan, made: Plan, configs: Sequence[Config], stack: ExitStack) -> str:
-    """Verify on the CPU what is small enough; say why nothing could be, "" where it was."""
+def _verify(
+    plan: Plan, made: Plan, configs: Sequence[Config], is_named: bool, stack: ExitStack
+) -> str:
+    """Verify on the CPU what is small enough, and say of each size whether it was.
+
+    Say why nothing could be, "" where something was.
+    """
     from tuner.app.check import LARGEST_REFERENCE_BYTES
     from tuner.app.instruments import compiler_for
     from tuner.device.select import open_device
-    from tuner.extensions.agents.gate import (
-        find_varying_rows,
-        verify_candidate,
-        workloads_to_verify,
-    )
+    from tuner.extensions.agents.gate import find_varying_rows, verify_candidate
     from tuner.model.errors import DeviceError
     from tuner.tuning.evaluator import evaluator_of
 
-    wanted = workloads_to_verify(made)
-    small = [w for w in wanted if made.spec.footprint_bytes(w) <= LARGEST_REFERENCE_BYTES]
-    if not small:
-        return "no tuned workload and no edge case takes 64 MiB or less"
+    spec, most = made.spec, LARGEST_REFERENCE_BYTES
+    left_out = dict(_find_left_out(made, is_named))
+    small = [w for w in _sizes_of(made) if w not in left_out]
     try:
         device = open_device("host", plan.spec, plan.config.operators, plan.config.workloads)
         stack.callback(device.close)
         compiler = compiler_for(plan.spec, device, None, stack)
     except DeviceError as error:
         return " ".join(str(error).split())
-    click.echo(f"verifying on the CPU, on {', '.join(w.key for w in small)}")
     baseline = evaluator_of(plan, compiler, device)
+    evaluator = evaluator_of(made, compiler, device)
+    if not small:
+        smallest = min(_sizes_of(made), key=spec.footprint_bytes)
+        small = _find_smaller(made, baseline, configs[0])
+        why = f"the smallest size, {smallest.key}, is of {_megabytes(made, smallest)}"
+        if not small:
+            return f"{why}, and up to {most >> 20} MiB the kernel was right on no smaller one"
+        click.echo(f"{why}, over {most >> 20} MiB: smaller ones that nobody listed are taken")
+    click.echo(f"verifying on the CPU, on {', '.join(w.key for w in small)}")
     for workload in small:
         baseline.verify_baseline(workload)  # it decides what is accurate where that is measured
-    asked = made, evaluator_of(made, compiler, device), configs, small
-    for problem in (*verify_candidate(*asked), *find_varying_rows(*asked)):
+    asked = made, evaluator, configs, small
+    verified = verify_candidate(*asked)
+    for problem in (*verified.problems, *find_varying_rows(*asked)):
         click.echo(f"a run would drop this: {problem}")
-    left_out = [w.key for w in wanted if w not in small]
-    if left_out:
-        click.echo(f"not verified on {', '.join(left_out)}, of over 64 MiB")
+    unserved = "no config that was tried is right there, or serves it"
+    left_out |= {w: unserved for w in small if w not in verified.right}
+    right = [w for w in small if w in verified.right]
+    for workload in right:
+        click.echo(f"verified on {workload.key}")
+    for workload, reason in left_out.items():
+        click.echo(f"not verified on {workload.key}: {reason}")
+    if not right:
+        return "no config that was tried serves a size that the CPU has room for"
+    if axes := _find_odd_axes(made, right):
+        click.echo(
+            f"all tuned sizes of {', '.join(axes)} are multiples of {VECTOR}, and none that was "
+            "verified is: what such sizes alone reach, as code for vectors, has not run"
+        )
     return ""
+
+
+def _sizes_of(made: Plan) -> list[Workload]:
+    """Give all sizes that are looked at, in order: held-out ones where no tuned one fits."""
+    from tuner.tuning.verification import LARGEST_HOST_BYTES
+
+    def fits(workload: Workload) -> bool:
+        return made.spec.footprint_bytes(workload) <= LARGEST_HOST_BYTES
+
+    held_out = [] if any(map(fits, made.tuned)) else [*filter(fits, made.held_out)][:1]
+    return list(dict.fromkeys((*made.tuned, *held_out, *made.spec.edge_cases)))
+
+
+def _find_left_out(made: Plan, is_named: bool) -> Iterator[tuple[Workload, str]]:
+    """Yield the sizes that are not verified, and why: what is named is, as far as there is room."""
+    from tuner.app.check import LARGEST_REFERENCE_BYTES
+    from tuner.extensions.agents.gate import workloads_to_verify
+    from tuner.tuning.verification import LARGEST_HOST_BYTES
+
+    chosen = {*workloads_to_verify(made), *(made.tuned if is_named else ())}
+    for workload in _sizes_of(made):
+        size = made.spec.footprint_bytes(workload)
+        most = LARGEST_REFERENCE_BYTES if workload in chosen else LARGEST_HOST_BYTES
+        if size > most:
+            unnamed = "" if size > LARGEST_REFERENCE_BYTES else " unless --workload names it"
+            yield workload, f"of {_megabytes(made, workload)}, over {most >> 20} MiB{unnamed}"
+        elif workload in made.tuned and workload not in chosen:
+            yield workload, "the smallest and the largest stand for it unless --workload names it"
+
+
+def _find_smaller(made: Plan, baseline: Evaluator, default: Config) -> list[Workload]:
+    """Find sizes that the file does not list, on which the user's kernel is right."""
+    import time
+    from itertools import islice, takewhile
+
+    from tuner.app.check import LARGEST_REFERENCE_BYTES
+    from tuner.device.sizes import LEVELS, smaller_workloads
+    from tuner.model.kernel import Workload
+
+    def serves(sizes: Mapping[str, int]) -> bool:
+        return made.space.violated(default, baseline.names(Workload.of(sizes))) is None
+
+    ends_s = time.monotonic() + SMALLER_S
+    most = LARGEST_REFERENCE_BYTES
+    tried = smaller_workloads(made.spec, serves, (*FEWEST, *LEVELS), most)
+    in_time = takewhile(lambda _: time.monotonic() < ends_s, tried)
+    return list(islice(filter(baseline.takes, in_time), MOST_SMALLER))
+
+
+def _find_odd_axes(made: Plan, right: Sequence[Workload]) -> list[str]:
+    """Find the axes of rows that vectors divide in all tuned sizes, and in none that is right."""
+    shapes = [a.shape for a in made.spec.arguments if len(a.shape) > 1]
+    shapes = shapes or [a.shape for a in made.spec.arguments if a.shape]
+    axes = dict.fromkeys(name for shape in shapes for name in sorted(shape[-1].names))
+    return [
+        axis
+        for axis in axes
+        if all(w.values[axis] % VECTOR == 0 for w in made.tuned)
+        and all(w.values[axis] % VECTOR for w in right)
+    ]
+
+
+def _megabytes(made: Plan, workload: Workload) -> str:
+    return f"{made.spec.footprint_bytes(workload) / 1e6:.1f} MB"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise, product
 from math import prod
@@ -10,6 +10,8 @@ from math import prod
 Sizes = Mapping[str, int]
 # The extents of all arrays, in one order; None for sizes that the problem does not take.
 Extents = Callable[[Sizes], tuple[int, ...] | None]
+# How many bytes all arrays have.
+Footprint = Callable[[Sizes], int]
 
 # How an axis is changed: doubled and tripled where it has to be divisible, and by little.
 _CHANGES = ((2, 0), (3, 0), (1, 1), (1, 2), (1, 3), (1, 5))
@@ -22,8 +24,17 @@ _SMALL = (5, 7, 11, 13, 9, 17, 19, 33, 8, 16, 32, 64, 128, 256)
 _LONG = (1283, 517, 259, 2352, 1056, 1040)
 # What vectors and tiles divide, and more than one of them: at odd sizes such code does not run.
 _EVEN = (4096, 2048, 1024, 256, 64)
+# What vectors divide, of 16 bytes and any dtype, and no tile: both run, vectors and a tile's rest.
+_VECTORS = (1296, 1008, 528, 272, 144, 80, 48, 20, 12, 4)
+# To what the axes beside such a one grow: enough for a pipeline's ring to wrap, and little enough
+# for a CPU, which multiplies as often as there are combinations of all axes, as far as is known.
+_OTHERS = (2051, 1027, 803, 517, 259, 131, 67, 35, 19)
+_MEDIUM_BYTES, _MEDIUM_WORK = 8 << 20, 4 << 20
+# What a CPU verifies (`tune gate`): of sizes beyond it nobody without a GPU learns anything.
+_MOST_BYTES = 16 << 20
+_FEWEST = (3, 2, 1)
 # So many workloads have one long axis, the last ones.
-MOST_LONG = 4
+MOST_LONG = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +220,48 @@ def small_sizes(axes: Sequence[str], base: Sizes, extents: Extents, start: int) 
     return sizes if sizes != dict(base) else None
 
 
-def long_sizes(axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes) -> Iterator[Sizes]:
+def shrink_sizes(
+    sizes: Sizes, axes: Sequence[str], extents: Extents, footprint: Footprint
+) -> Sizes:
+    """Cut small sizes to fewer still while a CPU has no room for them, as beside large planes."""
+    for few in _FEWEST:
+        if footprint(sizes) <= _MOST_BYTES:
+            break
+        cut = {**sizes, **{axis: min(few, sizes[axis]) for axis in axes}}
+        taken = extents(cut)
+        sizes = cut if taken and min(taken) > 0 else sizes
+    return sizes
+
+
+def medium_sizes(
+    axes: Sequence[str],
+    contiguous: Collection[str],
+    base: Sizes,
+    extents: Extents,
+    small: Sizes,
+    footprint: Footprint,
+) -> Sizes:
+    """Find sizes of a medium problem that vectors divide along its `contiguous` axes.
+
+    What else there is grows from the small sizes. So code for vectors runs, as at odd sizes only
+    the code beside it does, and a CPU has room for it.
+    """
+    sizes = dict(small)
+    for axis in sorted(axes, key=lambda axis: axis not in contiguous):
+        for size in _VECTORS if axis in contiguous else _OTHERS:
+            tried = {**sizes, axis: size}
+            usual = size < base[axis] and size not in [n for a, n in sizes.items() if a in axes]
+            work = prod(tried[axis] for axis in axes)
+            fits = work <= _MEDIUM_WORK and footprint(tried) <= _MEDIUM_BYTES
+            if usual and fits and extents(tried) is not None:
+                sizes = tried
+                break
+    return sizes
+
+
+def long_sizes(
+    axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes, footprint: Footprint
+) -> Iterator[Sizes]:
     """Find sizes of which one is long: a loop that runs once at small ones repeats there.
 
     Before them comes an even one, of the first of `axes` that takes it.
@@ -217,7 +269,8 @@ def long_sizes(axes: Sequence[str], base: Sizes, extents: Extents, small: Sizes)
 
     def first(axis: str, sizes: Sequence[int]) -> Iterator[Sizes]:
         cases = ({**small, axis: size} for size in sizes if size < base[axis])
-        return islice((case for case in cases if extents(case) is not None), 1)
+        fitting = (case for case in cases if footprint(case) <= _MOST_BYTES)
+        return islice((case for case in fitting if extents(case) is not None), 1)
 
     yield from islice(chain.from_iterable(first(axis, _EVEN) for axis in axes), 1)
     for axis in axes:

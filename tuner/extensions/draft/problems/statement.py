@@ -18,9 +18,12 @@ from tuner.device.torch_reference import NUMBERS, Definition
 from tuner.device.verify.reference_process import BoundedProcess
 from tuner.extensions.draft.problems.axes import (
     MOST_LONG,
+    Extents,
     Sizes,
     find_axes,
     long_sizes,
+    medium_sizes,
+    shrink_sizes,
     small_sizes,
 )
 from tuner.extensions.draft.problems.notes import find_notes
@@ -210,12 +213,11 @@ def _of_module(problem: BenchProblem) -> Statement:
     def followed(sizes: Sizes) -> tuple[int, ...] | None:
         return extents(found.with_followers(sizes))
 
-    sizes: Sizes = {axis: base[axis] for axis in axes}
-    small = [one for start in (0, 3) if (one := small_sizes(axes, base, followed, start))]
-    long = islice(long_sizes(axes[::-1], base, followed, small[0]), MOST_LONG) if small else ()
-    cases: list[Sizes] = [{axis: case[axis] for axis in axes} for case in (*small, *long)]
     _, fills = problem.at({}).inputs(device="meta")
     arrays = tuple(_state_arrays(tensors, found.extents, fills))
+
+    cases = _find_edge_cases(axes, base, followed, arrays)
+    sizes: Sizes = {axis: base[axis] for axis in axes}
     fitting = [case for case in cases if _fits(arrays, case, followed({**base, **case}))]
     sizes, *fitting = map(found.with_followers, (sizes, *fitting))
     _require_to_run(problem, arrays, [sizes, *fitting])
@@ -300,6 +302,29 @@ def _state_arrays(
             fills.get(name, ""),
             is_weight,
         )
+
+
+def _find_edge_cases(
+    axes: Sequence[str], base: Sizes, extents: Extents, arrays: Sequence[StatedArray]
+) -> list[Sizes]:
+    def footprint(sizes: Sizes) -> int:
+        return _bytes(arrays, sizes)
+
+    small = [one for start in (0, 3) if (one := small_sizes(axes, base, extents, start))]
+    small = [shrink_sizes(one, axes, extents, footprint) for one in small]
+    cases = [*small]
+    if small:
+        contiguous = _find_contiguous(arrays)
+        cases.append(medium_sizes(axes, contiguous, base, extents, small[0], footprint))
+        cases += islice(long_sizes(axes[::-1], base, extents, small[0], footprint), MOST_LONG)
+    return [{axis: case[axis] for axis in axes} for case in cases]
+
+
+def _find_contiguous(arrays: Sequence[StatedArray]) -> frozenset[str]:
+    """Find the axes along which arrays lie, those of several extents where there are any."""
+    several = [array for array in arrays if len(array.shape) > 1]
+    lasts = [Expression.parse(array.shape[-1]) for array in several or arrays]
+    return frozenset(name for last in lasts for name in last.names)
 
 
 def _fits(arrays: Sequence[StatedArray], case: Sizes, found: tuple[int, ...] | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tuner.extensions.draft.problems.statement import (
     states_problem,
 )
 from tuner.model.errors import InputError, KernelError
+from tuner.model.expressions import Expression
 
 pytestmark = needs_torch
 
@@ -117,16 +119,56 @@ def test_edge_cases_are_small_and_fit_the_shapes(tmp_path: Path) -> None:
     forward = "return nn.functional.avg_pool1d(x.unflatten(1, (1, -1)), 4).squeeze(1)"
     found = stated(tmp_path, forward)
     assert found.outputs[0].shape == ("rows", "columns // 4")
-    assert len(found.edge_cases) == 2
+    assert len(found.edge_cases) == 3
     assert all(case["columns"] // 4 > 0 for case in found.edge_cases)
 
 
 def test_some_edge_cases_repeat_the_loops_of_a_block(tmp_path: Path) -> None:
     found = stated(tmp_path, "return nn.functional.softmax(x, dim=1)", columns="4 * 1024")
-    small, other, even, long = (case["columns"] for case in found.edge_cases)
+    small, other, vectors, even, long = (case["columns"] for case in found.edge_cases)
     assert max(small, other) < 32
-    assert (even, long) == (2048, 1283), "vectors divide one of them"
-    assert found.edge_cases[3]["rows"] == found.edge_cases[0]["rows"]
+    assert (vectors, even, long) == (1296, 2048, 1283), "vectors divide two of them, tiles one"
+    assert found.edge_cases[4]["rows"] == found.edge_cases[0]["rows"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "parameters", "columns", "contiguous"),
+    [
+        ("return [torch.rand(rows, columns)]", "", "8192\nrows = 8192", ("columns",)),
+        (
+            "return [torch.rand(rows, *shape), torch.rand(rows, *shape)]",
+            ", y",
+            "1\nrows = 16384\nshape = (16384,)",
+            ("shape_0",),
+        ),
+        ("return [torch.rand(rows, 3, 8, columns)]", "", "1024\nrows = 640", ("columns",)),
+    ],
+)
+def test_one_edge_case_is_of_medium_size_and_vectors_divide_it(
+    tmp_path: Path, inputs: str, parameters: str, columns: str, contiguous: tuple[str, ...]
+) -> None:
+    forward = "return x.sigmoid()" + parameters.replace(", ", " + ")
+    found = stated(tmp_path, forward, inputs=inputs, parameters=parameters, columns=columns)
+    assert len(found.edge_cases) <= 5
+    medium = found.edge_cases[2]
+    assert all(medium[axis] % 16 == 0 and medium[axis] % 64 for axis in contiguous)
+    counts = [
+        prod(Expression.parse(extent).integer(medium) for extent in array.shape)
+        for array in found.arrays
+    ]
+    assert 500_000 < max(counts) < 2_000_000
+    assert sum(counts) * 4 <= 16 << 20
+
+
+def test_edge_cases_of_large_planes_are_few_of_them(tmp_path: Path) -> None:
+    found = stated(
+        tmp_path,
+        "return x + self.bias",
+        inputs="return [torch.rand(rows, 3, 1024, 1024)]",
+        init="self.bias = nn.Parameter(torch.ones(3, 1024, 1024))",
+        columns="1\nrows = 64",
+    )
+    assert found.edge_cases == ({"rows": 1},), "of 38 MB, where 5 are over 64 MiB"
 
 
 def test_what_has_to_be_divisible_has_a_long_edge_case_too(tmp_path: Path) -> None:
