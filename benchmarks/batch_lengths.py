@@ -116,6 +116,13 @@ def main(given: Sequence[str] | None = None) -> None:
     if min(asked.batch, asked.most) < 1:
         parser.error("--batch and --most are 1 or more")
     batches = read_batches(asked.file, asked.column, asked.batch)
+    sizes = dict(size.split("=") for size in asked.sizes.split(","))
+    longest, room = max(map(max, batches)), int(sizes["W"]) * int(sizes["P"])
+    if longest > room:
+        parser.error(
+            f"a sequence has {longest:,} tokens, and {sizes['W']} pages of {sizes['P']} hold "
+            f"{room:,}: give --sizes with a larger W"
+        )
     sys.stdout.write("\n".join(commands(some_of(batches, asked.most), asked.sizes)) + "\n")
 
 

@@ -271,8 +271,6 @@ would refuse, and move it when it passes. A first kernel is checked once it is t
   and at no test of it.
 - The benchmark compares with PyTorch, whose convolutions take TF32 (and products that a part was
   cut from): operands rounded to it, to nearest, agree with that where exact ones need not.
-- Write `agent.json` beside your answer: {{"agent": "your model's name", "tokens": N}}, with how
-  many tokens you used, or null.{alone}
 - Write `agent.json` beside `request.md`, once a round, or in each folder of several answers:
   {{"agent": "your model's name", "tokens": N}}, with how many tokens you used, or null.{alone}
 """

@@ -200,6 +200,7 @@ def decode_runner(backend: Any, sizes: tuple[int, ...]) -> Any:
             hisparse_coordinator=None,
             device="cpu",
             gpu_id=0,
+            max_total_num_tokens=POOL - CONTEXT,
             tp_group=SimpleNamespace(barrier=lambda: None),
         ),
     }

@@ -27,8 +27,8 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_935,
-    "runtime": 2_925,
+    "core": 47_950,
+    "runtime": 2_930,
     "export": 4_245,
     "engines": 5_060,
     "draft": 17_470,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_230,
+    "tests": 89_285,
     "docs": 5_015,
 }
 

@@ -483,12 +483,13 @@ class _Judged:
                 ).passed
                 for a, values in pairs
             )
-            measured = (output for output in outputs if tolerances[output.name].measured)
+            measured = {a.name: a.dtype for a in outputs if tolerances[a.name].measured}
             return right and all(
                 self._leeway.is_fair(
-                    *(xp, one.dtype, exact[one.name], own[one.name], near[one.name])
+                    *(xp, dtype, exact[name], own[name], near[name]),
+                    others=(values for other, values in near.items() if other != name),
                 )
-                for one in measured
+                for name, dtype in measured.items()
             )
 
 

@@ -72,3 +72,14 @@ def test_what_is_no_length_is_said_with_its_line(
     path.write_text(text)
     with pytest.raises(SystemExit, match=re.escape(why)):
         batch_lengths.main((str(path), *given))
+
+
+def test_a_sequence_longer_than_its_pages_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text("12000 10\n")
+    with pytest.raises(SystemExit):
+        batch_lengths.main((str(path),))
+    assert "12,000 tokens, and 8196 pages of 1 hold 8,196: give --sizes" in capsys.readouterr().err
+    assert "L=12000" in printed(capsys, str(path), "--sizes", "H=8,G=4,D=128,P=1,W=12000")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,18 @@ def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Pa
     assert reference.inputs is not None
     drawn = reference.inputs(np, np.random.default_rng(1), SIZES, "extreme")
     assert np.abs(drawn["x"]).max() == 2.0**60
+
+
+@needs_torch
+def test_two_outputs_in_one_array_leave_the_kinds_of_inputs(tmp_path: Path) -> None:
+    outs = [array(name, "float32", "T 2", "output") for name in ("out", "again")]
+    spec = problem(tmp_path, "y = self.layer(x)\n        return y, y", *outs)
+    measured = {one.name: Tolerance(measured=True) for one in outs}
+    reference = reference_of(replace(spec, tolerances=measured))
+    assert reference.inputs is not None
+    for kind in ("x3", "negated"):
+        reference.inputs(np, np.random.default_rng(1), SIZES, kind)
+        assert not reference.replaced()
 
 
 @needs_torch

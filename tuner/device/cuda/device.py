@@ -451,6 +451,9 @@ BLOCK_BYTES = 2 << 20
 # One in so many bytes of a GPU's memory holds inputs and references for use again: of an MoE layer
 # of 1.2 GB that is all kinds of input, each of which takes longer to draw than a config to time.
 CACHE_SHARE = 8
+# With what is computed of it an arena is so many times as large where references are held beside
+# one another, and half of that where one is at a time.
+LARGE_SHARE = 13
 
 
 class CudaMemory(HostMemory):
@@ -460,7 +463,9 @@ class CudaMemory(HostMemory):
         import cupy
 
         cupy.cuda.Device(ordinal).use()
-        super().__init__(cupy, cupy.cuda.Device(ordinal).mem_info[1] // CACHE_SHARE)
+        total_bytes = cupy.cuda.Device(ordinal).mem_info[1]
+        super().__init__(cupy, total_bytes // CACHE_SHARE)
+        self.large_bytes = total_bytes / LARGE_SHARE
         self._host: shared_memory.SharedMemory | None = None
 
     def open(self, key: str, layout: Layout) -> Arena:

@@ -421,7 +421,7 @@ class CudaWorker:
                 self._results.close()
                 self._results = None
             total_bytes = self._mapped.layout.total_bytes
-            places = max(1, int(self._spare_bytes() * RESULTS_SHARE) // total_bytes)
+            places = max(1, int(self._spare_bytes(0) * RESULTS_SHARE) // total_bytes)
             asked = self._mapped.layout, programs, self._deterministic, places
             self._results = Results(*asked)
         self._results.renew(patch, programs)
@@ -456,16 +456,16 @@ class CudaWorker:
             self._neighbours = Neighbours(*around, self._home, FINALS.links)
         return self._neighbours
 
-    def _spare_bytes(self) -> int:
-        """Count what is free or holds buffers, less what the verifier needs for what is timed."""
+    def _spare_bytes(self, held_bytes: int) -> int:
+        """Count what is free or held, less what the verifier needs for what is timed."""
         free_bytes, _ = call(driver.cuMemGetInfo)
-        held_bytes = sum(buffers.held_bytes for buffers in self._buffers.values())
         verifier_bytes = VERIFIER_SETS * self._mapped.layout.total_bytes
         return max(0, int(free_bytes) + held_bytes - verifier_bytes)
 
     def _rotation(self, policy: TimingPolicy, *, chain: bool) -> Rotation:
         layout, l2_bytes = self._mapped.layout, self._attribute("L2_CACHE_SIZE")
-        free_bytes = self._spare_bytes()
+        held_bytes = sum(buffers.held_bytes for buffers in self._buffers.values())
+        free_bytes = self._spare_bytes(held_bytes)
         if layout.with_role("inout"):
             free_bytes //= 2  # they are kept twice
         sizes = layout.footprint_bytes, layout.set_bytes

@@ -221,13 +221,21 @@ class Leeway:
         self._copied = self._copied | {place} if always else self._copied - {place}
         self._seen[place] = accuracy.joined(self._seen.get(place, accuracy))
 
-    def is_fair(self, xp: Any, dtype: str, exact: Array, own: Array, nearby: Array) -> bool:
+    def is_fair(
+        self,
+        xp: Any,
+        dtype: str,
+        exact: Array,
+        own: Array,
+        nearby: Array,
+        others: Iterable[Array] = (),
+    ) -> bool:
         """Tell whether a right kernel can pass: another library does, and rounding decides little.
 
         `own` is what that library gives, `nearby` the reference of inputs that rounding has moved,
-        which is used up.
+        which is used up unless it lies where one of the `others` does.
         """
-        scale = scale_of(xp, exact, nearby, self.unit)
+        scale = scale_of(xp, exact, _own(xp, nearby, (exact, *others)), self.unit)
         accuracy = measure(xp, encode(xp, own, dtype), exact, scale, dtype)
         limit = self._limit_of(xp, exact, scale, dtype)
         return accuracy.block <= limit and accuracy.element <= limit * OF_AN_ELEMENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -58,9 +59,6 @@ PEER_TOLERANCES = 8.0
 ROUGH = 0.05
 # Of what may be kept, for the inputs that all configs get: else they are drawn again each time.
 SAME_SHARE = 0.25
-# Of what may be kept, an arena beyond which memory ends: with what is computed of it, it is 13
-# times as large where references are held beside one another, and 6 times where none are.
-MOST_ARENA = 0.6
 Whose = Literal["config", "baseline", "peer"]
 
 
@@ -70,6 +68,9 @@ class HostMemory:
     `xp` is the array library of `data`, which exists between `open` and `close`; `cache_bytes`
     is what the verifier may keep beside it. This is enough to check a reference without a GPU.
     """
+
+    # An arena beyond which there is no room for two references.
+    large_bytes: float = math.inf
 
     def __init__(self, xp: Any = np, cache_bytes: int = 0) -> None:
         self.xp, self.cache_bytes = xp, cache_bytes
@@ -128,9 +129,8 @@ class Verifier:
     def open_arena(self, workload: Workload, layout: Layout) -> Arena:
         """Allocate the shared memory for one workload; the previous workload's is released."""
         self.close_arena()
-        most_bytes = self._memory.cache_bytes * MOST_ARENA or layout.total_bytes
         again = self._frugal and workload == self._workload
-        self._frugal = again or layout.total_bytes > most_bytes
+        self._frugal = again or layout.total_bytes > self._memory.large_bytes
         self._workload = workload
         self._arena = self._memory.open(workload.key, layout)
         self._guards = self._xp.asarray(layout.guards)

@@ -458,13 +458,20 @@ def test_once_memory_has_ended_nothing_is_kept_for_later_until_another_workload_
     assert known_again()
 
 
-def test_an_arena_of_half_a_gpu_is_begun_with_one_reference_at_a_time(make_spec: MakeSpec) -> None:
-    spec = make_spec(*ARGUMENTS)
-    layout = lay_out(spec, WORKLOAD.values)
-    for share, frugal in ((1.0, True), (2.0, False)):
-        verifier = Verifier(HostMemory(cache_bytes=int(layout.total_bytes * share)), spec, {})
-        verifier.open_arena(WORKLOAD, layout)
-        assert verifier._frugal is frugal
+@pytest.mark.parametrize(("room", "held"), [(0.5, 1), (2.0, 2)])
+def test_a_large_arena_is_begun_with_one_reference_at_a_time(
+    make_spec: MakeSpec, room: float, held: int
+) -> None:
+    memory = HostMemory(cache_bytes=1 << 20)
+    memory.large_bytes = lay_out(make_spec(*ARGUMENTS), WORKLOAD.values).total_bytes * room
+    bench = Bench(make_spec(*ARGUMENTS), memory=memory)
+    assert bench.checked(bench.double).passed
+    bench.verifier.alternate()
+    timed = bench.verifier._timed
+    assert timed is not None
+    assert timed.twin is not None
+    sets = (timed, timed.twin[0])
+    assert sum(prepared.reference is not None for prepared in sets) == held
 
 
 def test_once_memory_has_ended_one_reference_is_held_at_a_time(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,30 +129,56 @@ def test_nothing_else_is_captured_twice(other: Callable[[], Any]) -> None:
     assert captured == [(*given, None, None)]
 
 
-def test_a_size_is_captured_once_more_for_what_lengths_launch_and_replays_choose() -> None:
-    def launches_at(gpu: int, axes: tuple[int, ...]) -> tuple[int, list[Any]]:
+class Captures:
+    """A runner whose attention counts as served where `serves`, and what it captured."""
+
+    def __init__(self, *, pool: int = 1 << 20, serves: bool = True) -> None:
+        sizes = {"num_kv_heads": 8, "num_attention_heads": 32, "head_dim": 128, "page_size": 1}
+        self._metadata = SimpleNamespace(cache_seqlens_int32=torch.ones(4, dtype=torch.int32))
+        own = backend(**sizes, max_num_pages=8192, forward_metadata=self._metadata)
+        model = SimpleNamespace(gpu_id=0, max_total_num_tokens=pool)
+        self.runner, self.serves = runner(own, model_runner=model), serves
+        self.told: dict[str | None, Lengths | None] = {}
+        operator: Any = SimpleNamespace(
+            table=table((4, 1024, 4096)), launches_at=self._launches_at, calls=Counter()
+        )
+        self.tuned = Tuned(operator, {})
+        attention.capture_one_shape(
+            self.tuned, self._capture, self.runner, 4, self.forward, None, None
+        )
+
+    def forward(self) -> Any:
+        mark = getattr(self._metadata.cache_seqlens_int32, attention.MARK, None)
+        if mark is not None and self.serves:
+            self.tuned.operator.calls[3] += 1
+        return mark
+
+    def _capture(self, _: Any, size: int, forward: Any, stream: None, label: str | None) -> None:
+        self.told[label] = forward()
+
+    def _launches_at(self, gpu: int, axes: tuple[int, ...]) -> tuple[int, list[Any]]:
         of = dict(zip(AXES, axes, strict=True))
         parts = 4 if of["L"] > 1024 else 1
         return (0, []) if of["L"] > 1300 else (3, [SimpleNamespace(grid=(8, parts, of["B"]))])
 
-    sizes = {"num_kv_heads": 8, "num_attention_heads": 32, "head_dim": 128, "page_size": 1}
-    metadata = SimpleNamespace(cache_seqlens_int32=torch.ones(4, dtype=torch.int32))
-    own = backend(**sizes, max_num_pages=8192, forward_metadata=metadata)
-    held = runner(own, model_runner=SimpleNamespace(gpu_id=0))
-    told: dict[str | None, Lengths | None] = {}
 
-    def capture(_: Any, size: int, forward: Any, stream: None, label: str | None) -> None:
-        told[label] = forward()
+def test_what_the_pool_cannot_hold_has_no_graph() -> None:
+    assert [*Captures(pool=4 * 1024 + 4).told] == [None, "attention 3"]
+    assert [*Captures(pool=4 * 1024 + 3).told] == [None]
 
-    def forward() -> Any:
-        return getattr(metadata.cache_seqlens_int32, attention.MARK, None)
 
-    operator: Any = SimpleNamespace(table=table((4, 1024, 4096)), launches_at=launches_at)
-    tuned = Tuned(operator, {})
-    attention.capture_one_shape(tuned, capture, held, 4, forward, None, None)
+def test_a_model_that_no_layer_of_is_served_is_captured_once_more_alone() -> None:
+    refused = Captures(serves=False)
+    assert [*refused.told] == [None, "attention 3"]
+    assert set(refused.runner.tuned_attention.labels.values()) == {None}
+
+
+def test_a_size_is_captured_once_more_for_what_lengths_launch_and_replays_choose() -> None:
+    captures = Captures()
+    held, tuned, told = captures.runner, captures.tuned, captures.told
     first, second = "attention 3", "attention 3 for 1218"
     assert told == {None: None, first: Lengths(1024, 1.0), second: Lengths(1218, 1.0)}
-    assert forward() is None
+    assert captures.forward() is None
 
     held.backend.can_run = lambda _, key: key.variant_label != second
     chosen = []

@@ -191,17 +191,23 @@ def capture_one_shape(
     if graphs is None:
         return captured
     layout = {**_layout(backend), "B": size, "W": backend.max_num_pages}
+    room = runner.model_runner.max_total_num_tokens - size * layout["P"]
     launched: dict[str, Lengths] = {}
     for lengths in graphs.each():
         told = replace(lengths, longest=min(lengths.longest, layout["W"] * layout["P"]))
         axes = {**layout, "L": told.longest, "S": told.tokens(size)}
-        label = _label(tuned, axes, runner) if graphs.is_near(axes) else None
+        # What the pool cannot hold would be launched as something smaller.
+        is_served = axes["S"] <= room and graphs.is_near(axes)
+        label = _label(tuned, axes, runner) if is_served else None
         graphs.labels[size, lengths] = label
         if label is not None:
-            launched[label] = told
+            launched[label] = told  # the longest of them
     for label, told in launched.items():
-        marked = _marked(forward, backend, told)
+        marked, before = _marked(forward, backend, told), tuned.operator.calls.total()
         original(runner, size, marked, stream_idx, _labelled(variant_label, label))
+        if tuned.operator.calls.total() == before:  # each layer has sinks, a cap or a window
+            graphs.labels.update({key: None for key in graphs.labels if key[0] == size})
+            break
     return captured
 
 
