@@ -42,8 +42,8 @@ def test_a_column_s_rows_are_batches_in_their_order(
     path = tmp_path / "trace.csv"
     rows = [f"{second},{100 + second}" for second in range(10)]
     path.write_text("\n".join(["time,tokens", *rows]))
-    said = printed(capsys, str(path), "--column", "tokens", "--batch", "4", "--sizes", "H=1")
-    assert re.findall(r"B=\S+", said) == ["B=4,L=103,S=406,H=1", "B=4,L=107,S=422,H=1"]
+    said = printed(capsys, str(path), "--column", "tokens", "--batch", "4", "--sizes", "W=200,P=1")
+    assert re.findall(r"B=\S+", said) == ["B=4,L=103,S=406,W=200,P=1", "B=4,L=107,S=422,W=200,P=1"]
 
 
 def test_of_many_batches_some_are_taken_from_the_fewest_tokens_to_the_most(
