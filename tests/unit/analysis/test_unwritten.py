@@ -56,16 +56,16 @@ def test_what_may_write_it_is_seen(opcode: str, operands: str) -> None:
 
 
 @pytest.mark.parametrize(("descriptor", "refused"), [("UR1", True), ("UR6", False)])
-def test_a_finalist_with_one_is_wrong_though_its_launch_is_no_programmatic_one(
+def test_a_finalist_with_one_is_wrong(
     monkeypatch: pytest.MonkeyPatch, descriptor: str, refused: bool
 ) -> None:
     text = LISTING.format(descriptor=descriptor)
     monkeypatch.setattr(verification, "disassemble", lambda _: text)
     monkeypatch.setattr(verification, "unread_because", lambda _: "")
-    launches = (Launch("attend", (1, 1, 1), (32, 1, 1)),)
+    launches = (Launch("attend", (1, 1, 1), (32, 1, 1), pdl=True),)
     program = Program("key", Workload(()), launches, b"cubin", {"attend": "attend"})
     outcome = verification.judge_machine_code(program, ())
-    assert (outcome is not None) == refused
-    if outcome is not None:
+    assert outcome is not None
+    assert ("register that nothing writes" in outcome.reason) == refused
+    if refused:
         assert outcome.status is Status.INCORRECT
-        assert "register that nothing writes" in outcome.reason
