@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, reduce
+from functools import cache, reduce
 from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,8 +72,6 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)
 
 
-# The last text is asked for by each of its kernels.
-@lru_cache(maxsize=1)
 def read(text: str) -> Mapping[str, Function]:
     functions: dict[str, Function] = {}
     current: Function | None = None

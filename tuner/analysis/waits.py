@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.analysis.sass import Function, Instruction, class_of, find_nvdisasm, read
+from tuner.analysis.sass import Function, Instruction, class_of, find_nvdisasm
 
 WAIT = "ACQBULK"  # griddepcontrol.wait
 TRIGGER = "PREEXIT"  # griddepcontrol.launch_dependents
@@ -78,13 +78,12 @@ def _describe_places(wrong: Sequence[Instruction]) -> str:
     )
 
 
-def before_wait(text: str, symbol: str) -> BeforeWait | None:
-    """Follow a kernel of a disassembler's text along all ways up to its waits.
+def before_wait(functions: Mapping[str, Function], symbol: str) -> BeforeWait | None:
+    """Follow a kernel of disassembled functions along all ways up to its waits.
 
-    None where the text does not have the kernel. A wait that only some threads come to, under a
+    None where the kernel is none of them. A wait that only some threads come to, under a
     predicate, ends no way.
     """
-    functions = read(text)
     if symbol not in functions or not functions[symbol].instructions:
         return None
     reached = {

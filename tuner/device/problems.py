@@ -175,6 +175,15 @@ def _number(node: ast.expr) -> int | None:
     return value if type(value) is int else None
 
 
+@dataclass(frozen=True, slots=True)
+class KnownInputs:
+    """A problem's inputs by name, None for its `tensors`, some of which are `plain` draws."""
+
+    values: Mapping[str, Any]
+    tensors: frozenset[str]
+    plain: frozenset[str]
+
+
 class ProblemModel:
     """A KernelBench problem for one workload."""
 
@@ -297,8 +306,8 @@ class ProblemModel:
     def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
         model, torch = self.model(wide=wide), self._torch
-        values, drawn, _ = self._known
-        if not drawn <= {*tensors}:  # no argument of the kernel's
+        values = self._known.values
+        if not self._known.tensors <= {*tensors}:  # no argument of the kernel's
             values, _ = self.inputs()
         weights = self.weights(model)
         state = {
@@ -320,27 +329,24 @@ class ProblemModel:
         return outputs
 
     @cached_property
-    def _known(self) -> tuple[dict[str, Any], frozenset[str], frozenset[str]]:
-        """Give the inputs by name, None for tensors, and those that are tensors, or plain draws.
-
-        Tensors are as large as the problem: they are made without content where that will do.
-        """
+    def _known(self) -> KnownInputs:
+        """Draw the inputs once, without content where that will do: they may be large."""
         try:
             values, fills = self.inputs(device="meta")
         except KernelError:  # what it draws depends on what it drew
             values, fills = self.inputs()
         tensors = frozenset(name for name, value in values.items() if hasattr(value, "detach"))
         kept = {n: None if n in tensors else value for n, value in values.items()}
-        return kept, tensors, frozenset(fills)
+        return KnownInputs(kept, tensors, frozenset(fills))
 
     def drawn(self, seed: int, device: str = "cpu") -> Mapping[str, Any]:
         """Draw the inputs that are no plain draws, and buffers as the model has them."""
-        _, tensors, plain = self._known
-        values = self.inputs(seed, device)[0] if tensors > plain else {}
+        others = self._known.tensors - self._known.plain
+        values = self.inputs(seed, device)[0] if others else {}
         buffers = {name.replace(".", "_") for name, _ in self.model(wide=False).named_buffers()}
         weights = self.weights(self.model(wide=False))
         kept = {name: tensor for name, (_, tensor) in weights.items() if name in buffers}
-        return {**{name: values[name] for name in tensors - plain}, **kept}
+        return {**{name: values[name] for name in others}, **kept}
 
 
 def _noting(torch: Any) -> tuple[Any, Callable[[Any], str]]:

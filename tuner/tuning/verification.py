@@ -421,14 +421,12 @@ def judge_machine_code(program: Program, constants: Sequence[str]) -> Outcome | 
     if not kernels:
         return None
     unread = unread_because(program.cubin)
-    text = "" if unread else disassemble(program.cubin)
-    functions = read(text)
-    for kernel in kernels:
-        function = functions.get(program.lowered[kernel])
-        if function and (wrong := find_unwritten(function)):
-            return Outcome(Status.INCORRECT, f"{kernel}: {describe_unwritten(wrong)}")
+    functions = read("" if unread else disassemble(program.cubin))
     for kernel in () if unread else kernels:
-        wait = before_wait(text, program.lowered[kernel])
+        symbol = program.lowered[kernel]
+        if symbol in functions and (wrong := find_unwritten(functions[symbol])):
+            return Outcome(Status.INCORRECT, f"{kernel}: {describe_unwritten(wrong)}")
+        wait = before_wait(functions, symbol)
         if wait is None:
             unread = "not read: nvdisasm gave no text"
         elif problem := wait.problem_beside_constants if constants else wait.problem:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tuner.analysis.sass import disassemble
+from tuner.analysis.sass import disassemble, read
 from tuner.analysis.waits import BeforeWait, before_wait, unread_because
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
@@ -32,7 +32,7 @@ def find(compiler: NvrtcPool) -> Find:
         text = source.format(before=before, after=after)
         result = compiler.submit(CompileRequest(text, ("scale",), "sm_90a")).result(60)
         assert result.ok, result.error
-        found = before_wait(disassemble(result.cubin), "scale")
+        found = before_wait(read(disassemble(result.cubin)), "scale")
         assert found is not None
         return found
 
@@ -130,7 +130,7 @@ def test_what_a_function_does_that_is_called_counts(find: Find) -> None:
 
 def test_without_machine_code_nothing_is_read() -> None:
     assert unread_because(b"").startswith("not read")
-    assert before_wait("", "scale") is None
+    assert before_wait(read(""), "scale") is None
 
 
 def test_without_the_disassembler_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,13 +82,12 @@ def test_no_access_comes_before_the_wait(name: str, configs: int, compiler: Nvrt
     together = Together(compiler)
     compiled = [together.submit(request) for request, _, _ in asked]
     together.compile()
-    text = disassemble(compiled[0].result().cubin)
-    functions = read(text)
+    functions = read(disassemble(compiled[0].result().cubin))
     for (_, launches, config), one in zip(asked, compiled, strict=True):
         result = one.result()
         for launch in launches:
             assert launch.pdl
-            found = before_wait(text, result.lowered[launch.kernel])
+            found = before_wait(functions, result.lowered[launch.kernel])
             assert found is not None
             assert not find_unwritten(functions[result.lowered[launch.kernel]]), config
             problem = found.problem_beside_constants if constants else found.problem

@@ -89,10 +89,11 @@ def check_build(
 
 
 def check_waits(text: str, spec: KernelSpec) -> None:
-    kernels = [one.name for one in read(text).values() if one.entry]
+    functions = read(text)
+    kernels = [one.name for one in functions.values() if one.entry]
     assert any(spec.name in kernel for kernel in kernels)
     for kernel in kernels:
-        found = before_wait(text, kernel)
+        found = before_wait(functions, kernel)
         assert found is not None
         # The first of two launches is not the last: the second waits for it in any case.
         assert found.triggers == any(first in kernel for first in ("count_routes", "linear_sums"))

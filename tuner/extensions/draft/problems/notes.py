@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 from tuner.device.problems import BenchProblem, Sizes
@@ -27,9 +28,10 @@ def find_notes(problem: BenchProblem, cases: Sequence[Sizes]) -> Mapping[str, st
     all of the sizes are too large.
     """
     with suppress(KernelError, RuntimeError, MemoryError):
-        fitting = [case for case in cases if _count_numbers(problem, case) <= _MOST_NUMBERS]
+        counted = [(_count_numbers(problem, case), case) for case in cases]
+        fitting = [pair for pair in counted if pair[0] <= _MOST_NUMBERS]
         if fitting:
-            posed = problem.at(max(fitting, key=lambda case: _count_numbers(problem, case)))
+            posed = problem.at(max(fitting, key=itemgetter(0))[1])
             first, second = (posed.drawn(seed) for seed in (1, 2))
             found = {name: [*_facts(first[name])] for name in first}
             both = {n: [one for one in found[n] if one in {*_facts(second[n])}] for n in found}

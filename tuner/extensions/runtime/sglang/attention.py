@@ -80,7 +80,7 @@ class Graphs:
 
 def tuned_lengths(table: Any, layout: Mapping[str, int]) -> Graphs | None:
     """List what was tuned for these heads and pages, None for nothing."""
-    points = [each for each in _points(table) if all(each[n] == layout[n] for n in LAYOUT)]
+    points = [each for each in _list_points(table) if all(each[n] == layout[n] for n in LAYOUT)]
     if not points:
         return None
     of_points = [each["L"] for each in points]
@@ -187,10 +187,10 @@ def capture_one_shape(
     """
     captured = original(runner, size, forward, stream_idx, variant_label)
     backend = attention_of(runner)
-    graphs = None if backend is None else _graphs_of(tuned, runner, backend)
+    graphs = None if backend is None else _find_graphs(tuned, runner, backend)
     if graphs is None:
         return captured
-    layout = {**_layout(backend), "B": size, "W": backend.max_num_pages}
+    layout = {**_read_layout(backend), "B": size, "W": backend.max_num_pages}
     room = runner.model_runner.max_total_num_tokens - size * layout["P"]
     launched: dict[str, Lengths] = {}
     for lengths in graphs.each():
@@ -198,13 +198,13 @@ def capture_one_shape(
         axes = {**layout, "L": told.longest, "S": told.tokens(size)}
         # What the pool cannot hold would be launched as something smaller.
         is_served = axes["S"] <= room and graphs.is_near(axes)
-        label = _label(tuned, axes, runner) if is_served else None
+        label = _name_launch(tuned, axes, runner) if is_served else None
         graphs.labels[size, lengths] = label
         if label is not None:
             launched[label] = told  # the longest of them
     for label, told in launched.items():
-        marked, before = _marked(forward, backend, told), tuned.operator.calls.total()
-        original(runner, size, marked, stream_idx, _labelled(variant_label, label))
+        marked, before = _mark_lengths(forward, backend, told), tuned.operator.calls.total()
+        original(runner, size, marked, stream_idx, _join_labels(variant_label, label))
         if tuned.operator.calls.total() == before:  # each layer has sinks, a cap or a window
             graphs.labels.update({key: None for key in graphs.labels if key[0] == size})
             break
@@ -229,7 +229,7 @@ def load_batch(
         tokens = int(lengths.sum()) + key.size - len(lengths)
         label = graphs.find(key.size, int(lengths.max()), tokens)
     if label is not None:
-        of_lengths = replace(key, variant_label=_labelled(key.variant_label, label))
+        of_lengths = replace(key, variant_label=_join_labels(key.variant_label, label))
         if runner.backend.can_run(forward_batch, of_lengths):
             runner._replay_graph_key = of_lengths
             tuned.replays += 1
@@ -255,38 +255,38 @@ def attention_of(runner: Any) -> Any:
     return backend if is_ours else None
 
 
-def _graphs_of(tuned: Tuned, runner: Any, backend: Any) -> Graphs | None:
+def _find_graphs(tuned: Tuned, runner: Any, backend: Any) -> Graphs | None:
     """Find what was tuned for a model's heads and pages; warn once where there is nothing."""
     operator: Any = tuned.operator
     if not hasattr(runner, "tuned_attention"):
-        runner.tuned_attention = tuned_lengths(operator.table, _layout(backend))
+        runner.tuned_attention = tuned_lengths(operator.table, _read_layout(backend))
         if runner.tuned_attention is None:
-            there = {tuple(each[name] for name in LAYOUT) for each in _points(operator.table)}
+            there = {tuple(each[name] for name in LAYOUT) for each in _list_points(operator.table)}
             logger.warning(
                 "decode_attention: this model's heads and pages are %s, and tuned were %s: "
                 "SGLang's own serves; tune a workload that has the model's, and export again",
-                _named(_layout(backend).values()),
-                " and ".join(map(_named, sorted(there))),
+                _name_sizes(_read_layout(backend).values()),
+                " and ".join(map(_name_sizes, sorted(there))),
             )
     graphs: Graphs | None = runner.tuned_attention
     return graphs
 
 
-def _points(table: Any) -> list[dict[str, int]]:
+def _list_points(table: Any) -> list[dict[str, int]]:
     return [dict(zip(table.axes, sizes, strict=True)) for sizes, _ in table.points]
 
 
-def _named(sizes: Iterable[int]) -> str:
+def _name_sizes(sizes: Iterable[int]) -> str:
     return ", ".join(f"{name}={size}" for name, size in zip(LAYOUT, sizes, strict=True))
 
 
-def _layout(backend: Any) -> dict[str, int]:
+def _read_layout(backend: Any) -> dict[str, int]:
     heads = backend.num_kv_heads
     sizes = (heads, backend.num_attention_heads // heads, backend.head_dim, backend.page_size)
     return dict(zip(LAYOUT, sizes, strict=True))
 
 
-def _label(tuned: Tuned, axes: Mapping[str, int], runner: Any) -> str | None:
+def _name_launch(tuned: Tuned, axes: Mapping[str, int], runner: Any) -> str | None:
     """Name what is launched at these axes: lengths matter where the longest is cut into parts."""
     operator: Any = tuned.operator
     sizes = tuple(axes[name] for name in operator.table.axes)
@@ -297,11 +297,11 @@ def _label(tuned: Tuned, axes: Mapping[str, int], runner: Any) -> str | None:
     return f"{number}" if parts == 1 else f"{number} for {axes['L']}"
 
 
-def _labelled(own: str | None, label: str) -> str:
+def _join_labels(own: str | None, label: str) -> str:
     return f"{own or ''} attention {label}".strip()
 
 
-def _marked(forward: Callable[..., Any], backend: Any, told: Lengths) -> Callable[..., Any]:
+def _mark_lengths(forward: Callable[..., Any], backend: Any, told: Lengths) -> Callable[..., Any]:
     @wraps(forward)  # SGLang looks at what it takes
     def marked(*arguments: Any, **keywords: Any) -> Any:
         lengths = backend.forward_metadata.cache_seqlens_int32
