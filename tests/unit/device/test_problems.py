@@ -134,6 +134,7 @@ def test_what_is_drawn_by_a_fill_is_drawn_without_content(tmp_path: Path) -> Non
     assert drawn.read_text() == "metacpu", "what a fill cannot draw is drawn in earnest"
 
 
+@needs_torch
 def test_inputs_that_pytorch_is_right_on_are_drawn_as_the_kind_says(tmp_path: Path) -> None:
     out = array("out", "float32", "T H", "output")
     reference = reference_of(problem(tmp_path, "return torch.relu(x)", out))
