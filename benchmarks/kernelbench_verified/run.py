@@ -62,7 +62,7 @@ from kernelbench_verified.problems import (
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a problem may take of a GPU, and what of it is left for the finals with its peers.
-GPU_S, FINALS_S = 240.0, 60.0
+GPU_S, FINALS_S = 240.0, 90.0
 # What is expected of a run of which there was none like it, and of the judge.
 STEP_S, JUDGE_S = 70.0, 60.0
 # Reading a problem, and checking its kernel, on a CPU: 512 steps of a GRU take ten minutes of two
