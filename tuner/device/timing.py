@@ -21,6 +21,9 @@ MAX_CALLS = 4096
 REPLAY_US, FASTEST_US, FASTEST_BYTES_US = 300.0, 1.0, 8e6
 # For a replay of fewer calls: so much takes long enough.
 MOST_BYTES = 2 << 30
+# A call so long is timed alone: of 10 ms an H200 launch is 0.05 %, what a warm L2 saves (60 MB at
+# 4.8 TB/s) 0.13. Configs of a GRU took 450 ms, 29 of them in each replay.
+LONG_CALL_US = 10e3
 # Of differences of chains: a sample takes milliseconds, and most configs are clearly slower.
 FEWEST_LINKS = 8
 CHAIN_BYTES = 1 << 30
@@ -55,7 +58,8 @@ _T = TypeVar("_T")
 class TimingPolicy:
     """When a measurement is good enough; times in seconds unless the name says otherwise.
 
-    A replay has fewer than `min_calls` where so many take longer than `long_replay_us`.
+    A replay has fewer than `min_calls` where so many take longer than `long_replay_us`, and one
+    where that takes `LONG_CALL_US`.
     `l2_multiple` is how many times the L2 the buffers of a replay cover where `max_sets` of them
     do; each is used once. The warm-up ends when two batches agree to `steady_share`, between
     `warm_up_s` and `warm_up_most_s`. A GPU at its limit of power needs `settle_s` of load until its
@@ -168,6 +172,8 @@ def chain_rotation(
 
 def calls_per_replay(policy: TimingPolicy, chosen: Rotation, expected_us: float) -> int:
     """Choose how many of the sets make one replay long enough to time."""
+    if expected_us >= LONG_CALL_US and not chosen.chain:
+        return 1
     fitting = int(min(policy.long_replay_us / expected_us, policy.min_calls))
     wanted = max(fitting, chosen.fewest, ceil(policy.min_replay_us / expected_us))
     return min(wanted, chosen.sets)

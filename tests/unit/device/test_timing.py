@@ -12,6 +12,7 @@ from tuner.device.timing import (
     FASTEST_BYTES_US,
     FASTEST_US,
     FINALS,
+    LONG_CALL_US,
     MAX_CALLS,
     SEARCH,
     WALL_ALLOWANCE_S,
@@ -87,6 +88,9 @@ def test_a_replay_uses_each_set_once_and_is_cold_and_long_where_memory_allows(
     chosen = rotation(policy, footprint, footprint, l2, free)
     assert chosen.sets == 1 or chosen.sets * footprint <= free // 2
     calls = calls_per_replay(policy, chosen, expected_us)
+    if expected_us >= LONG_CALL_US:
+        assert calls == 1
+        return
     assert 1 <= chosen.fewest <= calls <= chosen.sets <= policy.max_sets
     scarce = (chosen.sets + 1) * footprint > free // 2 or chosen.sets == policy.max_sets
     assert scarce or calls * footprint >= policy.l2_multiple * l2
@@ -101,12 +105,18 @@ def test_a_replay_uses_each_set_once_and_is_cold_and_long_where_memory_allows(
     ("fewest", "expected_us", "calls"),
     [
         *((4, 400.0, 20), (4, 1.0, 150), (1, 0.01, 300), (2, 1000.0, 8), (2, 1300.0, 6)),
-        *((1, 9000.0, 1), (24, 1000.0, 24)),
+        *((1, 9000.0, 1), (24, 1000.0, 24), (24, 9999.0, 24)),
     ],
 )
 def test_calls_per_replay(fewest: int, expected_us: float, calls: int) -> None:
     assert calls_per_replay(SEARCH, Rotation(300, fewest), expected_us) == calls
     assert calls_per_replay(SEARCH, Rotation(fewest, fewest), expected_us) == fewest
+
+
+@pytest.mark.parametrize("policy", [SEARCH, FINALS])
+def test_a_call_that_takes_long_is_timed_alone(policy: TimingPolicy) -> None:
+    assert calls_per_replay(policy, Rotation(29, 29), 450e3) == 1
+    assert calls_per_replay(policy, Rotation(8, 8, chain=True), 450e3) == 8
 
 
 POLICY = TimingPolicy(min_samples=5, max_samples=20, target_error=0.01)

@@ -487,11 +487,13 @@ class CudaWorker:
             return capture(buffers.sets, Surrounded(self._neighbours, launcher))
         if guess_us is None:
             few = min(max(buffers.rotation.fewest, policy.min_calls), buffers.sets)
-            first = capture(few)
-            guess_us = replays.run([first, first])[0][1] / first.calls
-            if first.calls == calls_per_replay(policy, buffers.rotation, guess_us):
-                return first
-            first.close()
+            for calls in sorted({1, few}):
+                first = capture(calls)
+                guess_us = replays.run([first, first])[0][1] / calls
+                if calls == calls_per_replay(policy, buffers.rotation, guess_us):
+                    return first
+                first.close()
+        assert guess_us is not None
         return capture(calls_per_replay(policy, buffers.rotation, guess_us))
 
     def _warm_up(self, graph: Graph, policy: TimingPolicy, replays: Replays) -> None:
