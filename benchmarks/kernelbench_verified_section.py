@@ -141,7 +141,11 @@ PEERS = (EAGER, "torch.compile", "torch.compile-max")
 
 def _why_missed(row: Json) -> str:
     if row["judged"].get("exact", {}).get("correct"):
-        return "right where the harness computes the problem's convolutions without TF32, else not"
+        exact = "right where the harness computes the problem's convolutions without TF32, else not"
+        apart = row["judged"].get("a rounding apart", {"correct": True})
+        if apart["correct"]:
+            return exact
+        return f"{exact}; eager is {apart['max']:.3f} from itself on inputs one rounding apart"
     return f"lost: {_in_a_cell(row['reason'] or row['state'])}" if _is_over(row) else "under way"
 
 

@@ -34,8 +34,9 @@ EXPORTED = "answer"
 CORRECT_TRIALS, PERF_TRIALS, TIMEOUT_S = 5, 100, 180.0
 LEFT = "PyTorch computes it"
 # What the harness says of other numbers than the problem's, which it computes with TF32 in
-# convolutions; such an answer is asked again without.
-MISMATCH, EXACT, LATE = "Output mismatch", "exact", "late"
+# convolutions; such an answer is asked again without. Where the problem itself, on inputs that are
+# `APART`, gives other numbers too, nothing passes but PyTorch's own bits.
+MISMATCH, EXACT, APART, LATE = "Output mismatch", "exact", "a rounding apart", "late"
 # PyTorch's word for TF32 in products: as its users have it, and what it computes beside a part.
 HIGH = "high"
 EAGER = "eager"
@@ -76,6 +77,7 @@ def judge(
         found = ask(answer, [HIGH] if row.part else [])
         if MISMATCH in found["why"]:
             found["exact"] = ask(answer, [EXACT])
+            found |= ask(None, [APART])
         # Of a part peers were timed alone: the whole is timed here.
         found["peers"] = ask(None, [*MODES] if row.part and found["correct"] else [EAGER])
     except TimeoutError:
@@ -134,6 +136,9 @@ def ask_harness(
     from src import eval as harness  # type: ignore[import-not-found]
 
     device, text = torch.device("cuda:0"), problem.path(benchmark).read_text("utf-8")
+    if APART in settings:
+        _write(out, {APART: _compare_apart(torch, harness, text, device)})
+        return
     if answer is None:
         timed: dict[str, Any] = {}
         for mode in settings:
@@ -175,6 +180,25 @@ def _write(out: Path, told: Mapping[str, Any]) -> None:
     written = out.with_suffix(".new")
     written.write_text(json.dumps(told), "utf-8")
     written.replace(out)
+
+
+def _compare_apart(torch: Any, harness: Any, text: str, device: Any) -> dict[str, Any]:
+    """Compare a problem with itself on inputs that are one unit in the last place larger."""
+    make, init, inputs = harness.load_original_model_and_inputs(text, {})
+    tolerance = harness.get_tolerance_for_precision(torch.float32)
+    with torch.no_grad():
+        harness.set_seed(42)
+        model = make(*init()).to(device)
+        given = [one.to(device) if hasattr(one, "to") else one for one in inputs()]
+        moved = [_enlarge(torch, one) for one in given]
+        one, other = (model(*each).clone() for each in (given, moved))
+    close = torch.allclose(one, other, atol=tolerance, rtol=tolerance)
+    return {"correct": close, "max": (one - other).abs().max().item()}
+
+
+def _enlarge(torch: Any, given: Any) -> Any:
+    floats = torch.is_tensor(given) and given.is_floating_point()
+    return torch.nextafter(given, given * 2) if floats else given
 
 
 def _time_problem(

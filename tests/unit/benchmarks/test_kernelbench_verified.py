@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,6 +215,27 @@ def test_what_the_harness_has_no_time_for_is_late(tmp_path: Path, checkout: Path
     assert judge.run_harness(*asked, None, [*judge.MODES]) == {"late": True}
 
 
+@pytest.mark.parametrize(("factor", "right"), [(2.0, True), (1e7, False)])
+def test_a_problem_that_roundings_decide_is_compared_with_itself(
+    factor: float, right: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Sine(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any, more: int) -> Any:
+            return torch.sin(factor * x) + more
+
+    read = Sine, list, lambda: [torch.rand(64), 3]
+    harness = SimpleNamespace(
+        load_original_model_and_inputs=lambda text, names: read,
+        get_tolerance_for_precision=lambda precision: 1e-3,
+        set_seed=torch.manual_seed,
+    )
+    found = judge._compare_apart(torch, harness, "", "cpu")
+    assert found["correct"] is right
+    assert (found["max"] > 1e-3) is not right
+
+
 def result_of(pid: int, us: float | None, right: bool = True, **changes: Any) -> dict[str, Any]:
     peers = {"eager": 100.0, "torch.compile": 50.0, "torch.compile-max": 60.0}
     return {
@@ -249,6 +271,18 @@ def test_the_page_has_every_problem_and_counts_misses_as_once() -> None:
     assert "Written by somebody: 6 requests of 1,500 words" in text
     assert "| time | 2.83x | 1.00x | 2.00x | 180 | 4 |" in text
     assert "with times alone: 1.41x (asked: 1.15x)" in text
+
+
+def test_the_page_says_where_nothing_passes_but_pytorchs_own_bits() -> None:
+    judged = {"correct": False, "exact": {"correct": True}}
+    for apart, said in (
+        ({"correct": True, "max": 1e-5}, ""),
+        ({"correct": False, "max": 0.09}, "0.090"),
+    ):
+        row = result_of(10, 25.0, judged=judged | {judge.APART: apart})
+        text = "\n".join(section({"rows": [row], "environment": {"device": "a GPU"}}, "h200"))
+        assert "without TF32, else not" in text
+        assert (f"eager is {said} from itself" in text) is bool(said)
 
 
 def test_what_was_slower_than_pytorch_counts_as_it_is() -> None:
