@@ -36,6 +36,13 @@ def section(content: Json, gpu: str) -> Iterator[str]:
         "times launches too. Where a problem has a *part*, that was tuned and PyTorch computes "
         "the rest, its convolutions and products: all its times are the harness's, of the whole.\n"
     )
+    again = [f"{row['level']} {row['pid']}" for row in rows if row.get("again")]
+    if again:
+        yield (
+            f"Tried a second time, with both times in *GPU s*: {', '.join(again)}. Faults of ours "
+            "ended the first try, or our check refused operands rounded to TF32, which the harness "
+            "wants of convolutions.\n"
+        )
     yield from _means(rows)
     yield from _table(rows)
     yield from _said(rows)

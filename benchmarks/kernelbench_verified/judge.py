@@ -247,7 +247,8 @@ def _result_of(folder: Path, row: Row) -> dict[str, Any]:
         "peers_us": timed,
         "judged": judged,
         "whole": whole,
-        "gpu_s": round(row.gpu_s, 1),
+        "gpu_s": round(row.gpu_s + row.earlier_s, 1),
+        "again": bool(row.earlier_s),
         "commits": sorted({one.commit for one in row.steps if one.commit}),
         "rounds": [
             {n: one[n] for n in ("end", "speedup", "search_gain", "change")}

@@ -105,7 +105,8 @@ class Row:
     `request` is the newest one, within the folder. `result` is what `tune --json` gave at the end,
     `judged` what the benchmark's harness says, and `reason` why the problem is lost. `part` is what
     of the problem is tuned where PyTorch's libraries keep the rest, and `tolerance` what replaced
-    the drafted one.
+    the drafted one. `earlier_s` is what the GPU was busy with a first try that a fault of ours
+    ended, or that nothing could pass.
     """
 
     level: int
@@ -117,6 +118,7 @@ class Row:
     reason: str = ""
     part: str = ""
     tolerance: str = ""
+    earlier_s: float = 0.0
     steps: list[Step] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     judged: dict[str, Any] = field(default_factory=dict)

@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_330,
+    "tests": 89_350,
     "docs": 5_015,
 }
 

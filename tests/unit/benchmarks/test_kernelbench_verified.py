@@ -186,6 +186,21 @@ def test_an_arm_is_options_of_the_same_run_and_a_line_for_its_agent(
 
 
 @pytest.mark.parametrize(
+    ("stated", "part", "problem", "tolerance"),
+    [
+        ("1e-3", "", "nn.ConvTranspose2d(3, 4)", "4e-3"),
+        ("1e-3", "norm", "nn.Conv2d(3, 4)", "1e-3"),
+        ("1e-3", "", "nn.Linear(3, 4)", "1e-3"),
+        ("", "", "nn.Conv2d(3, 4)", ""),
+    ],
+)
+def test_a_convolution_that_is_tuned_may_round_its_operands_to_tf32(
+    stated: str, part: str, problem: str, tolerance: str
+) -> None:
+    assert run.choose_tolerance(stated, part, problem) == tolerance
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("right = True", ""),
@@ -246,7 +261,7 @@ def result_of(pid: int, us: float | None, right: bool = True, **changes: Any) ->
         "whole": {"eager": {"ms": 0.2, "peak_bytes": 100}} if us else {},
         "part": "",
         **{"request_words": [1000, 2000], "answer_words": 600, "answers": 2, "tokens": None},
-        **{"agents": ["somebody"], **changes},
+        **{"agents": ["somebody"], "again": pid == 20, **changes},
     }
 
 
@@ -267,6 +282,7 @@ def test_the_page_has_every_problem_and_counts_misses_as_once() -> None:
         "| 1 20 |  | 25.0 | 100.0 | 50.0 | 60.0 | 1x | 1x | - | - | 90 | lost: it / was wrong |"
         in text
     )
+    assert "second time, with both times in *GPU s*: 1 20. Faults" in text
     assert "| 1 30 |  | - | - | - | - | 1x | 1x | - | - | 90 | lost: lost |" in text
     assert "Written by somebody: 6 requests of 1,500 words" in text
     assert "| time | 2.83x | 1.00x | 2.00x | 180 | 4 |" in text
