@@ -80,9 +80,9 @@ MOST_REASON = 300
 GPU, FP32_TFLOPS = "h200", 67.0
 CONVOLUTION = "nn.Conv"
 # The benchmark's own for float32. Where a convolution is tuned too it is PyTorch's with TF32 that
-# the benchmark compares with: ours, with float64, leaves room for operands rounded to it (2.1 times
-# 1e-3 with inputs and weights x3), and none for bfloat16's.
-TOLERANCE, TF32_TOLERANCE = "1e-3", "4e-3"
+# the benchmark compares with: ours, with float64, leaves room for operands rounded to it (5.2e-3 on
+# an H200 with inputs and weights x3), and none for bfloat16, whose are eight times as far off.
+TOLERANCE, TF32_TOLERANCE = "1e-3", "1e-2"
 
 
 @dataclass(frozen=True)
