@@ -548,28 +548,6 @@ class KernelSpec:
         return _resolve(self.launch, names)
 
 
-def group_workloads(
-    spec: KernelSpec, workloads: Sequence[Workload]
-) -> dict[str, tuple[Workload, ...]]:
-    """Group workloads by what they are measured in, in a text; those measured alone are not in it.
-
-    The sizes stand there as the file states them.
-    """
-    groups: dict[str, list[Workload]] = {}
-    for workload in workloads:
-        surroundings_spec = next(
-            (
-                surrounding
-                for surrounding in spec.surroundings
-                if surrounding.holds(workload.values)
-            ),
-            None,
-        )
-        if surroundings_spec is not None:
-            groups.setdefault(str(surroundings_spec), []).append(workload)
-    return {text: tuple(listed) for text, listed in groups.items()}
-
-
 def name_arguments(
     launches: Sequence[LaunchSpec], arguments: Sequence[Argument]
 ) -> tuple[LaunchSpec, ...]:
