@@ -383,7 +383,7 @@ def from_session(
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
         from tuner.report.rounds import author_of, rounds
-        from tuner.tuning.profiling import profiles
+        from tuner.session.rounds import profiles
 
         author, profiled = author_of(session), tuple(profiles(session))
         data = replace(data, author=author, rounds=rounds(session), profiles=profiled)

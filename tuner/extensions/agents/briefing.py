@@ -31,11 +31,10 @@ from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
 from tuner.report.formatting import pairs, times
 from tuner.session.events import Profiled, RoundEnded
-from tuner.session.rounds import RoundRecord, history, population
+from tuner.session.rounds import RoundRecord, history, population, profiles
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.profiling import profiles
 from tuner.tuning.progress import best_trials, mean_speedup
 
 # Ours: a draft keeps most of its source's lines, a template of one's own next to none.
