@@ -79,7 +79,7 @@ def search(count: int, trials: int) -> Cost:
     """Search the first workloads of the space."""
     from tuner.app.plan import new_plan
     from tuner.app.session_plan import manifest_of
-    from tuner.device.simulated import SimulatedDevice
+    from tests.support.simulated_device import SimulatedDevice
     from tuner.session.session import Session
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.run import Run, SkippedWorkloads, pools_of

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.analysis.sass import find_nvdisasm
 from tuner.app import run
 from tuner.app.run import tune
 from tuner.device.base import BITS_DIFFER, DIFFERS, Outcome
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import KernelError, SpaceError, TemplateError
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, Result, Status, Trial

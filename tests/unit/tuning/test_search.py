@@ -6,8 +6,8 @@ from math import log2
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.run import tune
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config, Parameter, SearchSpace
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import Workload

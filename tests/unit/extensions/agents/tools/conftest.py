@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.device.simulated import SimulatedDevice
+from tests.support.simulated_device import SimulatedDevice
 from tuner.extensions.agents.profiling import Profiler, Profiling
 from tuner.extensions.agents.tools.tool_session import ToolSession
 from tuner.model.trial import INITIAL
