@@ -267,7 +267,7 @@ def _refuse_by_device(limits: DeviceLimits, resources: Resources, launch: Launch
 def _refuse_by_user(
     limits: DeviceLimits, resources: Resources, launch: Launch, allowed: Limits
 ) -> Iterator[str]:
-    if allowed.spills == "forbid" and resources.spills:
+    if allowed.spills == "forbid" and resources.spill_bytes:
         yield (
             f"spills {resources.spill_store_bytes} bytes of stores and "
             f"{resources.spill_load_bytes} of loads where `spills: forbid`"

@@ -287,7 +287,7 @@ def _row(
     differing = {n: v for n, v in trial.config.items() if n not in common}
     resources, occupancy = trial.resources, trial.occupancy
     used = "-" if resources is None or resources.registers is None else f"{resources.registers}"
-    if resources is not None and resources.spills:
+    if resources is not None and resources.spill_bytes:
         used += ", spills"
     if resources is not None and resources.serialized_wgmma:
         used += ", wgmma serialized"

@@ -265,7 +265,7 @@ def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterat
     spills = (
         f"spills {resources.spill_store_bytes} bytes of stores and "
         f"{resources.spill_load_bytes} of loads a thread"
-        if resources.spills
+        if resources.spill_bytes
         else "no spills"
     )
     yield f"- registers: {resources.registers} a thread, {spills}, stack {resources.stack_bytes} B"
