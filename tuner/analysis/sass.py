@@ -150,10 +150,7 @@ def innermost_loops(function: Function) -> list[frozenset[int]]:
                 loops.setdefault(header, set()).update(_body(graph, header, source))
     headers = loops.keys()
     innermost = [body for header, body in loops.items() if body & headers == {header}]
-    return [
-        frozenset(instruction.offset for n in body for instruction in graph.blocks[n])
-        for body in innermost
-    ]
+    return [frozenset(i.offset for n in body for i in graph.blocks[n]) for body in innermost]
 
 
 def _graph(function: Function) -> _Graph:

@@ -436,11 +436,7 @@ class KernelSpec:
     @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:
         """The inputs whose extremes the file limits or leaves out."""
-        return {
-            argument.name: argument.extreme
-            for argument in self.arguments
-            if argument.extreme is not None
-        }
+        return {a.name: a.extreme for a in self.arguments if a.extreme is not None}
 
     def argument(self, name: str) -> Argument:
         """Find an argument by name; raise `KernelError` for an unknown one."""
@@ -531,11 +527,7 @@ class KernelSpec:
         """Return, made once, what the time is measured in; None where it is measured alone."""
         if workload not in self._around:
             names = workload.values
-            around = (
-                surrounding.on(names)
-                for surrounding in self.surroundings
-                if surrounding.holds(names)
-            )
+            around = (s.on(names) for s in self.surroundings if s.holds(names))
             self._around[workload] = next(around, None)
         return self._around[workload]
 

@@ -319,11 +319,7 @@ def rejections(data: ReportData) -> tuple[Rejection, ...]:
             kind = trial.status, trial.stage, re.sub(r"\d+(?:\.\d+)?", "#", first_line)
             groups.setdefault(kind, []).append(trial)
     found = [Rejection(tuple(trials)) for trials in groups.values()]
-    return tuple(
-        sorted(
-            found, key=lambda rejection: (rejection.first.stage == "search", -len(rejection.trials))
-        )
-    )
+    return tuple(sorted(found, key=lambda r: (r.first.stage == "search", -len(r.trials))))
 
 
 def fastest_configs(data: ReportData) -> tuple[tuple[Workload, tuple[Trial, ...]], ...]:
