@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ from tuner.extensions.scale.cluster.membership import Wanted
 from tuner.extensions.scale.cluster.messages import TOPIC, SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
 from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
-from tuner.model.cluster import ClusterSettings
+from tuner.model.cluster import ClusterSettings, Timeouts
 from tuner.model.trial import Measurement, Status
 from tuner.space.load import load_definition
 
@@ -174,7 +174,8 @@ def measure(
     program = Program("key", spec.workloads[0], (), os.urandom(CUBIN_BYTES))
     request = CompileRequest(SOURCE.read_text(), ("kernel",), "sm_90a")
     # Workers that share a busy machine take long to join, and to say that they live.
-    patient = settings.with_timeouts(rejoin_s=LONG_S, silent_s=LONG_S, connect_s=LONG_S)
+    long = Timeouts(connect_s=LONG_S, silent_s=LONG_S, rejoin_s=LONG_S)
+    patient = replace(settings, timeouts=long)
     cluster = Cluster(patient, lambda text: print(text, file=sys.stderr))
     compiler = RemoteCompiler(cluster, on_cpu=False)
     began_s = time.monotonic()

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -39,8 +40,10 @@ from tuner.extensions.backends.hip.compiler import (
 )
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice
-from tuner.model.hardware import AMD_TARGETS, DEFAULT_TARGET
-from tuner.model.trial import Status
+from tuner.model.expressions import ceil_div
+from tuner.model.hardware import AMD_TARGETS, DEFAULT_TARGET, AmdLimits
+from tuner.model.kernel import Launch
+from tuner.model.trial import Resources, Status
 from tuner.search.pool import valid_configs
 from tuner.space.load import load_definition
 from tuner.space.template import Template
@@ -66,7 +69,21 @@ def waves(clang, request, folder, limits) -> tuple[int, int]:
     log = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
     (theirs,) = _OCCUPANCY.findall(log)
     (resources,) = kernel_resources((folder / "remarked.hsaco").read_bytes()).values()
-    return limits.waves_on_simd(resources, resources.max_threads), int(theirs)
+    return waves_on_simd(limits, resources, resources.max_threads), int(theirs)
+
+
+def waves_on_simd(limits: AmdLimits, resources: Resources, threads: int) -> int:
+    """Count the waves of a SIMD as clang's remark on a kernel's resources does.
+
+    `threads` is the block that the kernel was compiled for. Unlike the occupancy of a launch it
+    counts no dynamic LDS, not that LDS is given in units, and not that only whole blocks come
+    to a compute unit.
+    """
+    to_the_byte = replace(limits, shared_unit_bytes=1)
+    rooms = to_the_byte.rooms(resources, Launch("", (1, 1, 1), (threads, 1, 1)))
+    del rooms["registers"]
+    waves = min(rooms.values()) * ceil_div(threads, limits.threads_per_warp)
+    return min(limits.waves_by_registers(resources), ceil_div(waves, limits.partitions))
 
 
 class Kernel:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tuner.compiler.base import CompileRequest, CompileResult
     from tuner.device.base import Program
 
+sys.path.append(str(ROOT / "tests/support"))
 KERNEL = ROOT / "kernels/sglang/gemm_small_m.cu"
 
 
@@ -77,9 +78,10 @@ class Cost:
 
 def search(count: int, trials: int) -> Cost:
     """Search the first workloads of the space."""
+    from simulated_device import SimulatedDevice
+
     from tuner.app.plan import new_plan
     from tuner.app.session_plan import manifest_of
-    from tuner.device.simulated import SimulatedDevice
     from tuner.session.session import Session
     from tuner.tuning.evaluator import Candidates
     from tuner.tuning.run import Run, SkippedWorkloads, pools_of

@@ -24,11 +24,11 @@ from tuner.device.cuda.ncu_report import ReportReader
 from tuner.device.inputs import NORMAL
 from tuner.device.layout import Arena, lay_out
 from tuner.device.verify.verifier import Verifier
+from tuner.extensions.agents.profiling import Profiler
 from tuner.model.hardware import architecture_for
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Resources
 from tuner.space.load import Definition
-from tuner.tuning.profiling import Profiler
 
 ROWS = Workload.of({"T": 4096, "D": 4096})
 BYTES = 4096 * 4096 * 2

@@ -17,7 +17,7 @@ from tuner.extensions.scale.cluster.files import FileStore
 from tuner.extensions.scale.cluster.messages import SlotInfo, code_version, cuda_version
 from tuner.extensions.scale.cluster.network import require_dask
 from tuner.extensions.scale.cluster.slot import SlotOptions, WorkerSlot, slot_worker
-from tuner.model.cluster import ClusterSettings
+from tuner.model.cluster import ClusterSettings, Timeouts
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness, EnergyWindow, Measurement, Status
 
@@ -150,7 +150,7 @@ class Hosts:
 
     def settings(self, **seconds: float) -> ClusterSettings:
         timeouts = {"rejoin_s": 20.0, "connect_s": 5.0, **seconds}
-        return ClusterSettings(self.address).with_timeouts(**timeouts)
+        return ClusterSettings(self.address, timeouts=Timeouts(**timeouts))
 
     def add(
         self,

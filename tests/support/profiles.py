@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tests.support.simulated_device import H200_LIKE
 from tuner.analysis.base import Degree, MachineCode, Profile, ProfileSubject
 from tuner.analysis.metrics import stall
 from tuner.device.base import Program
-from tuner.device.simulated import H200_LIKE
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Occupancy, Resources
 

@@ -62,7 +62,7 @@ def metrics_of(profile: Profile) -> dict[str, float]:
     metrics: dict[str, float] = {}
     if resources.registers is not None:
         metrics["registers"] = resources.registers
-        metrics["spill_bytes"] = resources.spill_store_bytes + resources.spill_load_bytes
+        metrics["spill_bytes"] = resources.spill_bytes
     if subject.occupancy is not None:
         metrics["occupancy"] = subject.occupancy.share
     metrics["shared_bytes"] = resources.static_shared_bytes + subject.launch.shared_bytes

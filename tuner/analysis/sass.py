@@ -111,6 +111,8 @@ def read(text: str) -> Mapping[str, Function]:
     return functions
 
 
+# A predicate that is always true.
+ALWAYS = frozenset({"", "PT", "UPT"})
 _BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"})
 # With these nothing comes after; a call comes back.
 _ENDS = frozenset({"EXIT", "RET", "KILL"})
@@ -148,10 +150,7 @@ def innermost_loops(function: Function) -> list[frozenset[int]]:
                 loops.setdefault(header, set()).update(_body(graph, header, source))
     headers = loops.keys()
     innermost = [body for header, body in loops.items() if body & headers == {header}]
-    return [
-        frozenset(instruction.offset for n in body for instruction in graph.blocks[n])
-        for body in innermost
-    ]
+    return [frozenset(i.offset for n in body for i in graph.blocks[n]) for body in innermost]
 
 
 def _graph(function: Function) -> _Graph:
@@ -163,7 +162,7 @@ def _graph(function: Function) -> _Graph:
         last = block[-1]
         jumps = last.targets if last.family in _BRANCHES else ()
         onward = [places[name] for name in jumps if name in places]
-        if _falls_through(last) and n + 1 < len(blocks):
+        if falls_through(last) and n + 1 < len(blocks):
             onward.append(n + 1)
         after.append(onward)
     before: list[list[int]] = [[] for _ in blocks]
@@ -193,15 +192,14 @@ def _blocks(function: Function) -> Iterator[list[Instruction]]:
         yield block
 
 
-def _falls_through(last: Instruction) -> bool:
-    if last.predicate:
+def falls_through(instruction: Instruction) -> bool:
+    """Whether the next instruction may follow; what jumps on a condition may have it as operand."""
+    if instruction.predicate not in ALWAYS or _FORKS.intersection(instruction.modifiers):
         return True
-    if last.family in _BRANCHES:
-        # `BRA !P2, label` and `BRA.U UP0, label` have the condition among the operands.
-        condition = last.operands.partition("`")[0].strip(" ,")
-        conditional = last.family == "BRA" and bool(condition)
-        return conditional or bool(_FORKS.intersection(last.modifiers))
-    return last.family not in _ENDS
+    if instruction.family in ("BRA", "JMP"):
+        # `BRA !P2, label`, `BRA.U UP0, label` and `BRA.DIV UR4, label` go both ways.
+        return bool(instruction.operands.partition("`")[0].strip(" ,"))
+    return instruction.family not in _ENDS | _BRANCHES
 
 
 def _dominators(graph: _Graph) -> Sequence[int]:

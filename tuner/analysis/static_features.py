@@ -229,7 +229,7 @@ def _of_launch(
     }
     return amounts, {
         "registers": used.registers or 0,
-        "spill_bytes": used.spill_store_bytes + used.spill_load_bytes,
+        "spill_bytes": used.spill_bytes,
         "stack_bytes": used.stack_bytes,
         "serialized_wgmma": bool(used.serialized_wgmma),
         "static_shared_bytes": used.static_shared_bytes,

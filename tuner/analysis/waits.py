@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tuner.analysis.sass import Function, Instruction, class_of, find_nvdisasm
+from tuner.analysis.sass import (
+    ALWAYS,
+    Function,
+    Instruction,
+    class_of,
+    falls_through,
+    find_nvdisasm,
+)
 
 WAIT = "ACQBULK"  # griddepcontrol.wait
 TRIGGER = "PREEXIT"  # griddepcontrol.launch_dependents
@@ -25,8 +32,6 @@ _ACCESSES = frozenset(
 _READS = frozenset({"global_load", "generic_load", "async_copy", "texture"})
 _BULK_READS = ("UTMALDG", "UBLKCP.S.G")
 _NEVER = frozenset({"!PT", "!UPT"})
-_ALWAYS = frozenset({"", "PT", "UPT"})
-_ENDS = frozenset({"EXIT", "RET", "KILL"})
 _INDIRECT = frozenset({"BRX", "BRXU", "JMX", "JMXU", "CALL"})
 # These name a place without going there.
 _NAMES_ONLY = frozenset({"BSSY", "RET", "LEPC", "MOV", "UMOV", "R2UR"})
@@ -124,9 +129,9 @@ def _walk_instructions(
         seen.add((name, index))
         instruction = code[index]
         yield name, instruction
-        if instruction.family == WAIT and instruction.predicate in _ALWAYS:
+        if instruction.family == WAIT and instruction.predicate in ALWAYS:
             continue
-        if _goes_on(instruction):
+        if falls_through(instruction):
             waiting.append((name, index + 1))
         for target in () if instruction.family in _NAMES_ONLY else instruction.targets:
             if target in functions[name].labels:
@@ -134,13 +139,3 @@ def _walk_instructions(
                 waiting.append((name, places[name][offset]))
             elif target in functions:
                 waiting.append((target, 0))
-
-
-def _goes_on(instruction: Instruction) -> bool:
-    """Whether the next instruction may follow; what jumps on a condition may have it as operand."""
-    if instruction.predicate not in _ALWAYS:
-        return True
-    if instruction.family in ("BRA", "JMP"):
-        # `BRA !P2, label`, `BRA.U UP0, label` and `BRA.DIV UR4, label` go both ways.
-        return bool(instruction.operands.partition("`")[0].strip(" ,"))
-    return instruction.family not in _ENDS | {"BRX", "BRXU", "JMX", "JMXU"}

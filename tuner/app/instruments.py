@@ -1,10 +1,9 @@
-"""What a run measures and checks with on its device: compiler, profiler, watching tools, meter."""
+"""What a run measures and checks with on its device: compiler, watching tools, meter."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from tuner.model.kernel import KernelSpec
     from tuner.space.plan import Plan
     from tuner.tuning.evaluator import Evaluator
-    from tuner.tuning.profiling import Profiling
     from tuner.tuning.verification import Watch
 
 
@@ -71,31 +69,6 @@ def meter_for(plan: Plan, device: Device) -> Device | None:
     device.require_energy()
     require_time(plan)
     return device
-
-
-def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
-    """Open the profiler that goes deepest here."""
-    from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
-    from tuner.device.select import open_compiler
-    from tuner.model.hardware import is_amd
-    from tuner.tuning.evaluator import evaluator_of
-    from tuner.tuning.profiling import Profiler, Profiling
-
-    profiled: Device = device
-    if device.info.on_cpu:
-        # On a CPU nothing can be said of a GPU's time, but all of the GPU's code.
-        architecture = device.info.architecture
-        target = target_info(architecture if is_amd(architecture) else NVIDIA_TARGET)
-        profiled = UnavailableDevice(target)
-        if not plan.spec.is_callable:  # of Python nothing is machine code before it runs
-            compiler = open_compiler(None, architecture=target.architecture)
-            stack.callback(compiler.close)
-    timed = not device.info.on_cpu
-    counters = device.counters() if "counters" in device.capabilities else None
-    profiler = Profiler(profiled.info, counters, timed=timed)
-    stack.callback(profiler.close)
-    evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
-    return Profiling(profiler, evaluators, timed=timed)
 
 
 def watches_for(

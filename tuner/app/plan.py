@@ -230,22 +230,20 @@ def agent_settings(given: GivenSettings, *, drafted: bool) -> dict[str, Any]:
 
 def _require_functions(spec: KernelSpec) -> None:
     """Raise `KernelError` for a neighbour that the reference file lacks."""
-    links = [link for around in spec.surroundings for link in around.links]
-    everything = [
-        neighbour_spec for link in links for neighbour_spec in (*link.before, *link.after)
-    ]
-    wanted = [neighbour_spec for neighbour_spec in everything if neighbour_spec.kind == "function"]
+    links = (link for around in spec.surroundings for link in around.links)
+    neighbours = (neighbour for link in links for neighbour in (*link.before, *link.after))
+    wanted = [neighbour for neighbour in neighbours if neighbour.kind == "function"]
     if not wanted:
         return
     from tuner.device.reference import load_functions
 
     known = load_functions(spec.reference, "neighbours")
-    for neighbour_spec in wanted:
-        if neighbour_spec.function not in known:
+    for neighbour in wanted:
+        if neighbour.function not in known:
             raise KernelError(
-                f"{spec.reference.name} has no neighbour named {neighbour_spec.function!r}",
+                f"{spec.reference.name} has no neighbour named {neighbour.function!r}",
                 path=spec.path,
-                line=neighbour_spec.line,
+                line=neighbour.line,
                 remedy=f"its `neighbours`: {', '.join(known) or 'none'}",
             )
 

@@ -164,7 +164,7 @@ def _describe_trial(trial: Trial) -> dict[str, object]:
     return {
         **pick(trial, "config workload status reason registers=resources.registers"),
         **compiled,
-        "spill_bytes": None if trial.resources is None else _count_spill_bytes(trial),
+        **pick(trial, "spill_bytes=resources.spill_bytes"),
         **pick(trial, "occupancy=occupancy.share limiter=occupancy.limiter"),
     }
 
@@ -175,15 +175,10 @@ def _outcome(trial: Trial) -> str:
         return "what it uses is not known before it runs"
     if resources is None or occupancy is None:
         return f"{trial.status}: {trial.reason}"
-    spilled = _count_spill_bytes(trial)
+    spilled = resources.spill_bytes
     serialized = ", wgmma serialized" if resources.serialized_wgmma else ""
     return (
         f"{resources.registers} registers, {f'{spilled} bytes spilled' if spilled else 'no spills'}"
         f"{serialized}"
         f", occupancy {occupancy.share:.0%} limited by {occupancy.limiter}"
     )
-
-
-def _count_spill_bytes(trial: Trial) -> int:
-    resources = trial.resources
-    return 0 if resources is None else resources.spill_store_bytes + resources.spill_load_bytes

@@ -77,12 +77,11 @@ def list_gpus() -> Iterator[Gpu]:
         return
     from cuda.bindings import driver
 
-    from tuner.device.cuda.driver import call
+    from tuner.device.cuda.driver import call, gpu_name
 
     attributes = driver.CUdevice_attribute
     for ordinal in range(count):
         handle = call(driver.cuDeviceGet, ordinal)
-        name = call(driver.cuDeviceGetName, 128, handle)
         major, minor, multiprocessors = (
             call(driver.cuDeviceGetAttribute, attribute, handle)
             for attribute in (
@@ -93,7 +92,7 @@ def list_gpus() -> Iterator[Gpu]:
         )
         yield Gpu(
             device=f"cuda:{ordinal}",
-            name=name.split(b"\0")[0].decode(),
+            name=gpu_name(ordinal),
             architecture=f"sm_{major}{minor}",
             multiprocessors=multiprocessors,
             memory_gib=call(driver.cuDeviceTotalMem, handle) / 2**30,

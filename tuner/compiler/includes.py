@@ -217,25 +217,6 @@ def _read_file(path: Path, _changed_ns: int, _size: int) -> tuple[str, tuple[str
     return hashlib.sha256(data).hexdigest(), tuple(_NAMED.findall(data.decode(errors="replace")))
 
 
-_OWN_INCLUDE = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*[<\"](tune/\w+\.h)[>\"][^\n]*$", re.MULTILINE
-)
-
-
-def with_own_headers(source: str) -> str:
-    """Put our headers in the place of their directives, each once: for who has no `tune`."""
-    texts, given = own_headers(), set[str]()
-
-    def text(match: re.Match[str]) -> str:
-        name = match[1]
-        if name in given or name not in texts:
-            return "" if name in given else match[0]
-        given.add(name)
-        return _OWN_INCLUDE.sub(text, texts[name].replace("#pragma once\n", ""))
-
-    return _OWN_INCLUDE.sub(text, source)
-
-
 @once
 def own_headers() -> dict[str, str]:
     """Read our headers for kernels, by the name that a source includes them by."""

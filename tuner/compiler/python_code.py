@@ -57,10 +57,7 @@ def _choose_statements(statements: Sequence[ast.stmt]) -> tuple[list[ast.stmt], 
     """Choose what `launch` needs, and what does more than to define names; give all their names."""
     run = [s for s in statements if not (_is_text(s) or _is_for_scripts(s))]
     own = frozenset[str]().union(*(_bound_names(statement) for statement in run))
-    defined, named = (
-        [_list_definitions(statement, own) for statement in run],
-        [_names(statement) for statement in run],
-    )
+    defined, named = ([_list_definitions(s, own) for s in run], [_names(s) for s in run])
     kept: set[int] = set()
     wanted, before = {FUNCTION}, -1
     while before < len(kept):

@@ -291,11 +291,7 @@ class Prepared:
     @property
     def size_bytes(self) -> int:
         held = (self, *([self.twin[0]] if self.twin else []), *self.changed.values())
-        kept = [
-            values
-            for prepared in held
-            for values in (prepared.inputs, prepared.reference or {}, prepared.scales)
-        ]
+        kept = [v for p in held for v in (p.inputs, p.reference or {}, p.scales)]
         kept += [values for prepared in held for values in prepared.moved]
         arrays = (array for values in kept for array in values.values())
         # A twin shares what it does not change: the weights of a layer are most of its inputs.

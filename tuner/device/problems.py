@@ -436,7 +436,9 @@ class _Judged:
         mine = {a.name: self._draw(xp, rng, a, fill, axes) for a in others}
         asked = fill, tuple(axes.items())
         if asked not in self._fair:
-            stored = {a.name: _round_values(xp, mine[a.name], a.dtype) for a in others}
+            # As an array of the dtype holds them.
+            kept = {a.name: encode(xp, mine[a.name], a.dtype) for a in others}
+            stored = {a.name: decode(xp, kept[a.name], a.dtype) for a in others}
             self._fair[asked] = bool(mine) and self._is_fair(
                 xp, rng, posed, {**given, **stored}, axes
             )
@@ -497,10 +499,6 @@ class _Judged:
                 )
                 for name, dtype in measured.items()
             )
-
-
-def _round_values(xp: Any, values: Array, dtype: str) -> Array:
-    return decode(xp, encode(xp, values, dtype), dtype)
 
 
 def _nudge_values(xp: Any, rng: Any, values: Array) -> Array:

@@ -248,10 +248,7 @@ class SessionDispatch:
         if self._keeps_rows:
             otherwise = [_NEVER] * len(otherwise)
         chosen = _choose_kernels(costs, otherwise, choice)
-        return tuple(
-            self._entry(*offered, kernel)
-            for offered, kernel in zip(self._offered, chosen, strict=True)
-        )
+        return tuple(self._entry(*o, k) for o, k in zip(self._offered, chosen, strict=True))
 
     def curve(self) -> tuple[CurvePoint, ...]:
         """Say what few variants gain, and all; nothing where no variant serves anything."""

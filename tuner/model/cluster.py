@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -51,7 +51,3 @@ class ClusterSettings:
     tls: TlsFiles | None = None
     gpu_model: str = ""
     timeouts: Timeouts = field(default_factory=Timeouts)
-
-    def with_timeouts(self, **seconds: float) -> ClusterSettings:
-        """Wait for another time; the names are those of `Timeouts`."""
-        return replace(self, timeouts=replace(self.timeouts, **seconds))

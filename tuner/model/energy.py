@@ -154,10 +154,7 @@ def accounts(energies: Iterable[Energy]) -> dict[Workload, Account]:
         for energy in group:
             if energy.kind != "idle":
                 windows.setdefault(energy.variant, []).append(energy.window)
-        programs = {
-            variant: Consumption(variant, tuple(own), idle_w or (0.0,))
-            for variant, own in windows.items()
-        }
+        programs = {v: Consumption(v, tuple(own), idle_w or (0.0,)) for v, own in windows.items()}
         baseline = programs.pop(None, None)
         accounted[workload] = Account(workload, idle_w, baseline, tuple(programs.values()))
     return accounted

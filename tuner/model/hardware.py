@@ -267,7 +267,7 @@ def _refuse_by_device(limits: DeviceLimits, resources: Resources, launch: Launch
 def _refuse_by_user(
     limits: DeviceLimits, resources: Resources, launch: Launch, allowed: Limits
 ) -> Iterator[str]:
-    if allowed.spills == "forbid" and resources.spills:
+    if allowed.spills == "forbid" and resources.spill_bytes:
         yield (
             f"spills {resources.spill_store_bytes} bytes of stores and "
             f"{resources.spill_load_bytes} of loads where `spills: forbid`"
@@ -343,19 +343,6 @@ class AmdLimits(DeviceLimits):
         if not self.limited_by_scalars:
             return waves
         return min(waves, 8 if resources.scalar_registers <= _SCALARS_OF_EIGHT_WAVES else 7)
-
-    def waves_on_simd(self, resources: Resources, threads: int) -> int:
-        """Count the waves of a SIMD as clang's remark on a kernel's resources does.
-
-        `threads` is the block that the kernel was compiled for. Unlike the occupancy of a launch it
-        counts no dynamic LDS, not that LDS is given in units, and not that only whole blocks come
-        to a compute unit.
-        """
-        to_the_byte = replace(self, shared_unit_bytes=1)
-        rooms = to_the_byte.rooms(resources, Launch("", (1, 1, 1), (threads, 1, 1)))
-        del rooms["registers"]
-        waves = min(rooms.values()) * ceil_div(threads, self.threads_per_warp)
-        return min(self.waves_by_registers(resources), ceil_div(waves, self.partitions))
 
     def refusals(self, resources: Resources, launch: Launch) -> Iterator[str]:
         """Yield why the hardware takes no block of a launch."""

@@ -436,11 +436,7 @@ class KernelSpec:
     @property
     def extreme_limits(self) -> dict[str, ExtremeLimit]:
         """The inputs whose extremes the file limits or leaves out."""
-        return {
-            argument.name: argument.extreme
-            for argument in self.arguments
-            if argument.extreme is not None
-        }
+        return {a.name: a.extreme for a in self.arguments if a.extreme is not None}
 
     def argument(self, name: str) -> Argument:
         """Find an argument by name; raise `KernelError` for an unknown one."""
@@ -531,11 +527,7 @@ class KernelSpec:
         """Return, made once, what the time is measured in; None where it is measured alone."""
         if workload not in self._around:
             names = workload.values
-            around = (
-                surrounding.on(names)
-                for surrounding in self.surroundings
-                if surrounding.holds(names)
-            )
+            around = (s.on(names) for s in self.surroundings if s.holds(names))
             self._around[workload] = next(around, None)
         return self._around[workload]
 
@@ -546,28 +538,6 @@ class KernelSpec:
     def candidate_launches(self, names: Mapping[str, Value]) -> tuple[Launch, ...]:
         """Resolve the template's launches; `names` holds axes, device numbers and the config."""
         return _resolve(self.launch, names)
-
-
-def group_workloads(
-    spec: KernelSpec, workloads: Sequence[Workload]
-) -> dict[str, tuple[Workload, ...]]:
-    """Group workloads by what they are measured in, in a text; those measured alone are not in it.
-
-    The sizes stand there as the file states them.
-    """
-    groups: dict[str, list[Workload]] = {}
-    for workload in workloads:
-        surroundings_spec = next(
-            (
-                surrounding
-                for surrounding in spec.surroundings
-                if surrounding.holds(workload.values)
-            ),
-            None,
-        )
-        if surroundings_spec is not None:
-            groups.setdefault(str(surroundings_spec), []).append(workload)
-    return {text: tuple(listed) for text, listed in groups.items()}
 
 
 def name_arguments(

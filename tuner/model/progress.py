@@ -104,37 +104,3 @@ class RunProgress:
     speedup: float | None = None
     remaining_s: float | None = None
     workload: str | None = None
-
-
-JobStatus = Literal["waiting", "running", "finishing", "done", "failed", "stopped"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
-    """What the session of a job holds: the measured speedup, None without a result on a GPU."""
-
-    device: str
-    workloads: int
-    trials: int
-    speedup: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """One job of a campaign: where it runs, how far it is, and what came of it.
-
-    `seconds` are those of all its runs. `kept` says that an earlier campaign had done it. `message`
-    says why it failed or stopped, `starts` how often this campaign has started it.
-    """
-
-    name: str
-    kernel: str
-    status: JobStatus
-    seconds: float = 0.0
-    place: str = ""
-    kept: bool = False
-    progress: RunProgress | None = None
-    outcome: JobOutcome | None = None
-    exit_code: int | None = None
-    message: str = ""
-    starts: int = 0

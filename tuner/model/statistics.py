@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist, quantiles
+from statistics import quantiles
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,16 +30,6 @@ SURE = 2.0
 # Below so many rounds no difference can be claimed: if nothing differed, all of n would agree with
 # probability `2 * 0.5**n` (sign test).
 FEWEST_ROUNDS = 6
-
-
-def sure_of(count: int) -> float:
-    """Give the standard errors that the best of so many must be ahead by: `SURE` where it is one.
-
-    Of many that gain nothing, one seems to: each gets its share of the chance of being wrong
-    (Bonferroni).
-    """
-    normal = NormalDist()
-    return normal.inv_cdf(1.0 - normal.cdf(-SURE) / count)
 
 
 def relative_standard_error(times_us: Sequence[float]) -> float | None:

@@ -116,12 +116,7 @@ class LinkSpec:
 
     def on(self, axes: Mapping[str, int]) -> Link:
         """Evaluate all sizes."""
-        return Link(
-            *(
-                tuple(neighbour_spec.on(axes) for neighbour_spec in side)
-                for side in (self.before, self.after)
-            )
-        )
+        return Link(*(tuple(n.on(axes) for n in side) for side in (self.before, self.after)))
 
     def __str__(self) -> str:
         return _sides(self.before, self.after)

@@ -86,8 +86,8 @@ class Resources:
     max_threads: Count | None = None
 
     @property
-    def spills(self) -> bool:
-        return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
+    def spill_bytes(self) -> int:
+        return self.spill_store_bytes + self.spill_load_bytes
 
 
 def most(used: Iterable[Resources]) -> Resources:

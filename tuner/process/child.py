@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 
 from tuner.model.errors import TunerError
 from tuner.process import protocol
-from tuner.process.confinement import end_with_parent
 from tuner.process.tally import note_begin, note_end, note_start
 
 START_TIMEOUT_S = 120.0
@@ -313,29 +312,6 @@ def _outcome(call: Callable[[], Any]) -> tuple[dict[str, float], bytes]:
     except Exception:  # noqa: BLE001 - the traceback must reach the parent, whatever it is
         answer = pickle.dumps(TunerError(f"in a worker process:\n{traceback.format_exc()}"))
     return {"raised": True, "seconds": time.perf_counter() - began_s}, answer
-
-
-def in_a_fork(work: Callable[[], bytes]) -> bytes:
-    """Return what `work` returns in a fork of this process; empty where it fails.
-
-    The fork ends with the calling thread. It must not need what other threads hold or do.
-    """
-    ours, theirs = os.pipe()
-    parent, child = os.getpid(), os.fork()
-    if not child:
-        status = 1
-        try:
-            end_with_parent(parent)
-            with os.fdopen(theirs, "wb") as answer:
-                answer.write(work())
-            status = 0
-        finally:
-            os._exit(status)  # whatever is on this thread's stack is the parent's
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as stream:
-        content = stream.read()
-    _, status = os.waitpid(child, 0)
-    return content if status == 0 else b""
 
 
 @contextmanager

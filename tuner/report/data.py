@@ -364,7 +364,10 @@ def from_session(
         verified_by=session.verified_by,
         checks=tuple(session.checks()),
         mutation=load_score(session.directory),
-        candidates=tuple(_list_tried(session)),
+        candidates=tuple(
+            Tried(c.name, c.parent, mean_speedup(session, c.name), c.template_text)
+            for c in session.candidates()
+        ),
         energies=tuple(session.energies()),
         objective=config.objective,
         early_ends=tuple(session.events(SearchEnded)),
@@ -383,17 +386,11 @@ def from_session(
     if config.rounds or any(event.round > 0 for event in session.events(Event)):
         # Imported here: most runs have no agent, and need none of its modules.
         from tuner.report.rounds import author_of, rounds
-        from tuner.tuning.profiling import profiles
+        from tuner.session.rounds import profiles
 
         author, profiled = author_of(session), tuple(profiles(session))
         data = replace(data, author=author, rounds=rounds(session), profiles=profiled)
     return data if spec is None else _with_spec(data, session, spec)
-
-
-def _list_tried(session: Session) -> Iterator[Tried]:
-    for candidate in session.candidates():
-        speedup = mean_speedup(session, candidate.name)
-        yield Tried(candidate.name, candidate.parent, speedup, candidate.template_text)
 
 
 def _read_default(session: Session) -> Config | None:

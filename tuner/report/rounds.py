@@ -88,10 +88,7 @@ class RoundData:
             return self.record.outcome.moved
         idea = self.record.idea
         predicted = idea.expectations if idea else ()
-        return tuple(
-            Moved(expectation.metric, expectation.workload, expectation.factor, None)
-            for expectation in predicted
-        )
+        return tuple(Moved(e.metric, e.workload, e.factor, None) for e in predicted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,10 +259,7 @@ def _looked_up(table: tuple[Value | None, ...], places: _Array) -> _Column:
 def _arrays(table: tuple[Value | None, ...]) -> tuple[_Array, _Array]:
     if any(isinstance(value, str) for value in table):
         raise _BeyondArraysError
-    exact = [
-        None if value is None or isinstance(value, str) or abs(value) >= _EXACT else value
-        for value in table
-    ]
+    exact = [None if v is None or isinstance(v, str) or abs(v) >= _EXACT else v for v in table]
     unsure = np.array([value is None for value in exact])
     return np.array([value or 0 for value in exact], float), unsure
 

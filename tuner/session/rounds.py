@@ -14,6 +14,7 @@ from tuner.session.events import (
     Event,
     Idea,
     Planned,
+    Profiled,
     RoundEnded,
     RoundOutcome,
     RoundRefused,
@@ -108,3 +109,8 @@ def answers(session: Session, number: int) -> list[str]:
 
 def last(events: Sequence[_Answered], answer: str = "") -> _Answered | None:
     return next((event for event in reversed(events) if event.answer == answer), None)
+
+
+def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
+    """List what profiles said, of one candidate or of all."""
+    return [event for event in session.events(Profiled) if candidate in (None, event.candidate)]

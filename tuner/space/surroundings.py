@@ -72,11 +72,7 @@ def _neighbour(
         raise document.error(message, *here, "pdl", remedy="delete it")
     name: str = getattr(item, verb) or ""
     roles = _READ if side == "before" else _WRITTEN
-    usable = {
-        argument.name: argument
-        for argument in arguments
-        if argument.role in roles and argument.shape
-    }
+    usable = {a.name: a for a in arguments if a.role in roles and a.shape}
     message = remedy = ""
     if not name and kind == "gemm":
         message, remedy = f"this product does not say what it {verb}", f"add `{verb}: ARGUMENT`"
@@ -125,18 +121,9 @@ def check_sizes(spec: KernelSpec, workload: Workload) -> None:
     """Raise `KernelError` where a neighbour's sizes don't fit its argument on a workload."""
     surroundings = spec.surroundings_of(workload)
     for link in surroundings.links if surroundings else ():
-        wrongs = [
-            (neighbour, _wrong_size(spec, workload, neighbour, written=True))
-            for neighbour in link.before
-        ]
-        wrongs += [
-            (neighbour, _wrong_size(spec, workload, neighbour, written=False))
-            for neighbour in link.after
-        ]
-        wrongs += [
-            (neighbour, _not_in_l2(spec, workload, neighbour, link.before[-1]))
-            for neighbour in link.after
-        ]
+        wrongs = [(n, _wrong_size(spec, workload, n, written=True)) for n in link.before]
+        wrongs += [(n, _wrong_size(spec, workload, n, written=False)) for n in link.after]
+        wrongs += [(n, _not_in_l2(spec, workload, n, link.before[-1])) for n in link.after]
         for neighbour, wrong in wrongs:
             if wrong:
                 raise KernelError(

@@ -197,11 +197,7 @@ class Finals:
     def _rank(self, workload: Workload, variants: list[Variant]) -> Ranking:
         """Order by a race; as they are where that is known or can't be had."""
         unraced: Ranking = dict.fromkeys(variants)
-        comparisons = [
-            comparison
-            for comparison in self._session.comparisons()
-            if comparison.workload == workload
-        ]
+        comparisons = [c for c in self._session.comparisons() if c.workload == workload]
         compared = {variant for comparison in comparisons for variant in comparison.finalists}
         left = [one for one in variants if one in compared]
         # A candidate that has come since may win.

@@ -17,9 +17,10 @@ from tuner.model.trial import Result
 from tuner.session.events import CodeLine, MachineCodeCompared
 from tuner.session.session import Session
 from tuner.tuning.evaluator import Candidates, evaluator_of
-from tuner.tuning.profiling import COMPILE_OPTIONS
 from tuner.tuning.run import Run
 
+# The code is the same; reports can name lines only where the compiler wrote them down.
+COMPILE_OPTIONS = ("-lineinfo",)
 # A report shows fewer.
 MOST_LINES = 40
 # What a line of both sources has become, and its numbers there.

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from profiles import MB, code, launch, profile
 
+from tests.support.simulated_device import H200_LIKE
 from tuner.analysis.base import Bottleneck, Profile
 from tuner.analysis.metrics import MEMORY_THROUGHPUT, SM_THROUGHPUT
 from tuner.analysis.roofline import (
@@ -17,7 +18,6 @@ from tuner.analysis.roofline import (
     room,
     theory,
 )
-from tuner.device.simulated import H200_LIKE
 
 # At 2 x 128 x 132 operations a clock and 1.7 GHz: 100 us.
 OPERATIONS_100_US = round(57.4464e6 * 100)

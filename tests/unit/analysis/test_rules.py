@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from profiles import MB, code, launch, profile, waits
 
+from tests.support.simulated_device import H200_LIKE
 from tuner.analysis.base import INSTRUCTION_CLASSES, Profile, Rule
 from tuner.analysis.diagnosis import RULES
 from tuner.analysis.diagnosis.execution import SLOTS
@@ -27,7 +28,6 @@ from tuner.analysis.metrics import (
     WAVEFRONTS,
     counters_for,
 )
-from tuner.device.simulated import H200_LIKE
 from tuner.model.trial import Occupancy, Resources
 
 BY_NAME = {rule.name: rule for rule in RULES}

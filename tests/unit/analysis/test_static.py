@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE
 from tuner.analysis import sass
 from tuner.analysis.base import Degree, ProfileSubject
 from tuner.analysis.metrics import DURATION, counters_for, executed_mix
@@ -16,10 +17,9 @@ from tuner.analysis.sass import disassemble
 from tuner.compiler.base import CompileRequest
 from tuner.compiler.pool import NvrtcPool
 from tuner.device.base import Counted, LaunchCounts, Program
-from tuner.device.simulated import H200_LIKE
+from tuner.extensions.agents.profiling import Profiler
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Resources
-from tuner.tuning.profiling import Profiler
 
 SOURCE = """\
 extern "C" __global__ void first(float* y, const float* x) { y[threadIdx.x] = x[threadIdx.x]; }

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.open import restrict_to_recording
 from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.compiler.base import AnsweringCompiler, CompileRequest
 from tuner.device.group import group_of
 from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.errors import DeviceError, OutOfMemory
 from tuner.model.trial import Status
 from tuner.tuning.search import TRANSFERRED_CONFIGS

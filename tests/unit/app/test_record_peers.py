@@ -7,12 +7,12 @@ import lzma
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.record import record, recording_plan
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.recorded.recording import RecordedDevice, load_recording, save_recording
 from tuner.device.reference import peer_program
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.trial import Status
 
 PEERS = ("quick", "absent", "wrong")

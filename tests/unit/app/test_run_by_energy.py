@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.simulated_device import MeteredDevice
 from tuner.app.run import tune
 from tuner.device.base import Outcome
-from tuner.device.simulated import MeteredDevice
 from tuner.model.trial import Status
 from tuner.report.data import from_session
 from tuner.report.html import render_report

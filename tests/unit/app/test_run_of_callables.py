@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from callable_project import KERNEL, SPACE, callable_project
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.plan import RunOptions
 from tuner.app.run import run
 from tuner.compiler.base import Compiler, CompileRequest, CompileResult, PythonCompiler
 from tuner.device.base import Outcome, Program
-from tuner.device.simulated import SimulatedDevice
 
 
 class Noting(SimulatedDevice):

@@ -96,7 +96,7 @@ ptxas         .     8 bytes stack frame, 4 bytes spill stores, 8 bytes spill loa
 
     found = ptxas_resources(LOG + called)
 
-    assert found["bar"].spills
+    assert found["bar"].spill_bytes
     assert found["_Z3fooILi8EEvPf"].spill_store_bytes == 16
 
 

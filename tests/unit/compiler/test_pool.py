@@ -109,7 +109,7 @@ def test_reports_shared_memory_barriers_and_spills(compiled):
     resources = compiled((DATA / "spills.cu").read_text()).resources["copy"]
 
     assert resources.registers <= 32
-    assert resources.spills
+    assert resources.spill_bytes
     assert resources.spill_store_bytes > 0
     assert resources.stack_bytes > 0
     assert resources.static_shared_bytes == 4096

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tuner.compiler.base import CompileRequest, compiler_options, ptxas_resources
-from tuner.compiler.includes import header_digest, own_headers, refused_include, with_own_headers
+from tuner.compiler.includes import header_digest, own_headers, refused_include
 from tuner.compiler.nvrtc import Nvrtc
+from tuner.extensions.export.variants import with_own_headers
 from tuner.process.protocol import Message
 
 DATA = Path(__file__).parents[1] / "extensions" / "cpu" / "data"

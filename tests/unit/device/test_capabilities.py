@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.device.simulated import SimulatedDevice
+from tests.support.simulated_device import SimulatedDevice
 from tuner.model.errors import DeviceError
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))

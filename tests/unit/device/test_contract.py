@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from recordings import recording
 
+from tests.support.simulated_device import MeteredDevice, SimulatedDevice
 from tuner.device.base import Device, Program
 from tuner.device.group import Home, group_of
 from tuner.device.recorded.recording import (
@@ -16,7 +17,6 @@ from tuner.device.recorded.recording import (
     RecordedWorkload,
     save_recording,
 )
-from tuner.device.simulated import MeteredDevice, SimulatedDevice
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status
 from tuner.testing.devices import DeviceContract

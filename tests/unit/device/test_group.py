@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.compiler.base import Compiler, PythonCompiler
 from tuner.device.base import Device, Outcome, Program, verify_all
 from tuner.device.group import DeviceGroup, Home, Turns, group_of
-from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.model.errors import DeviceError, DeviceLost, WorkerError
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import Status

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE
 from tuner.app.check import target_info
 from tuner.compiler.base import CompileResult
 from tuner.device.base import CompileTarget
-from tuner.device.simulated import H200_LIKE
 
 
 @pytest.fixture

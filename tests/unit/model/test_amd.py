@@ -62,22 +62,6 @@ def test_the_scarcest_resource_limits_the_blocks(
     assert found.share == blocks * -(-threads // 64) / 32
 
 
-def test_clang_counts_waves_and_not_whole_blocks() -> None:
-    used = Resources(96, max_threads=1024)
-    assert MI300.waves_on_simd(used, 1024) == 5
-    found = occupancy(MI300, used, launch(1024))
-    assert found is not None
-    assert found.share == 0.5  # 16 of 32
-
-
-def test_clang_counts_lds_to_the_byte_and_the_hardware_gives_units() -> None:
-    used = Resources(4, static_shared_bytes=13100, max_threads=256)  # of 65536, in 512s
-    assert MI300.waves_on_simd(used, 256) == 5
-    found = occupancy(MI300, used, launch(256))
-    assert found is not None
-    assert (found.blocks, found.limiter) == (4, "shared memory")
-
-
 @pytest.mark.parametrize(
     ("resources", "threads", "shared_bytes", "told"),
     [

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from manifests import manifest
 
 from tests.support.agent_doubles import Tools
+from tests.support.simulated_device import SimulatedDevice
 from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.cli import cli
-from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.briefing import Briefer
 from tuner.extensions.agents.open_agents import rounds_by

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE, SimulatedDevice
 from tuner.app.run import tune
 from tuner.device.base import Program
 from tuner.device.group import Home, group_of
-from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.model.errors import DeviceLost
 from tuner.model.kernel import Launch, Workload
 from tuner.model.trial import INITIAL

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.device.simulated import MeteredDevice
+from tests.support.simulated_device import MeteredDevice
 from tuner.model.config import Config
 from tuner.model.energy import Account, Consumption, accounts
 from tuner.model.errors import InputError, KernelError

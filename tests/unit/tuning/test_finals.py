@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.run import tune
 from tuner.device.base import Outcome
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, KernelError, OutOfMemory
 from tuner.model.kernel import Workload

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.run import tune
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.kernel import Workload
 from tuner.model.trial import INITIAL, LEFT_OUT, Status, Trial

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE, SimulatedDevice
 from tuner.app.record import record
 from tuner.app.run import tune
 from tuner.app.verify import Verification
 from tuner.device.base import Outcome, device_names
 from tuner.device.group import group_of
 from tuner.device.recorded.recording import RecordedDevice, save_recording
-from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.dispatch.table import SessionDispatch, SetSelection
 from tuner.model.errors import DeviceError, KernelError
 from tuner.model.kernel import Workload

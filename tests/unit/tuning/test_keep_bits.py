@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.record import record
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.group import group_of
 from tuner.device.recorded.recording import RecordedDevice, save_recording
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import DeviceError, KernelError, SpaceError
 from tuner.model.trial import INITIAL, Correctness, Status, Variant

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.run import tune
-from tuner.device.simulated import SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.trial import INITIAL, Status, Trial
 from tuner.process.tally import note_begin, note_end, note_start, spent_on

@@ -7,10 +7,10 @@ from math import log2
 
 import pytest
 
+from tests.support.simulated_device import MeteredDevice, SimulatedDevice
 from tuner.app.run import tune
 from tuner.device.base import Outcome
 from tuner.device.group import group_of
-from tuner.device.simulated import MeteredDevice, SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import OutOfMemory
 from tuner.model.kernel import Workload

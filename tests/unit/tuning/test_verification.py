@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.run import tune
 from tuner.device.base import Outcome
-from tuner.device.simulated import SimulatedDevice
 from tuner.device.sizes import near_workloads
 from tuner.model.config import Config
 from tuner.model.errors import KernelError

@@ -80,7 +80,7 @@ def redundant_traffic(profile: Profile) -> Finding | None:
 def register_spills(profile: Profile) -> Finding | None:
     """Fire on any spill or access to local memory; in an innermost loop it weighs more."""
     resources = profile.subject.resources
-    spilled = resources.spill_store_bytes + resources.spill_load_bytes
+    spilled = resources.spill_bytes
     accesses = profile.count("local_load") + profile.count("local_store")
     if not spilled and not accesses:
         return None

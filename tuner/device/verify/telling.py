@@ -56,11 +56,7 @@ def require_telling(spec: KernelSpec, operators: Mapping[str, str]) -> None:
 
 def _small_workloads(spec: KernelSpec) -> Iterator[Workload]:
     # of a single row or number much is the same that else is not
-    workloads = [
-        workload
-        for workload in (*spec.workloads, *spec.edge_cases)
-        if 1 not in workload.values.values()
-    ]
+    workloads = [w for w in (*spec.workloads, *spec.edge_cases) if 1 not in w.values.values()]
     sizes = {workload: spec.footprint_bytes(workload) for workload in workloads}
     usual = [workload for workload, size in sizes.items() if size <= _USUAL_BYTES]
     if usual:

@@ -109,11 +109,7 @@ class VerifiedDevice(Device):
         Alone stay peers, which keep another contract, and who chooses the size of its scratch: the
         memory would be laid out anew for each turn.
         """
-        together = {
-            k: program
-            for k, program in enumerate(programs)
-            if not (program.peer or program.scratch)
-        }
+        together = {k: p for k, p in enumerate(programs) if not (p.peer or p.scratch)}
         failed: dict[int, Outcome] = {}
         passed: dict[int, list[Correctness]] = {index: [] for index in together}
         orders = {index: self._runner.orders() for index in together}
@@ -237,11 +233,7 @@ class VerifiedDevice(Device):
                 timed = [tuple(map(fmean, zip(*timed, strict=True)))]
             rows += timed
         if again and not varied:
-            left = {
-                k: program
-                for k, program in enumerate(programs)
-                if k not in faults and not program.peer
-            }
+            left = {k: p for k, p in enumerate(programs) if k not in faults and not p.peer}
             faults |= self._faults_on_others(left)
         return rows, faults, varied
 

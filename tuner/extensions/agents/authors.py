@@ -6,13 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
-from tuner.app.instruments import profiling_for
 from tuner.app.plan import RunOptions
 from tuner.compiler.base import Compiler
 from tuner.device.base import Device
 from tuner.extensions.agents.base import Agent
 from tuner.extensions.agents.history import restore
 from tuner.extensions.agents.open_agents import AgentAuthoring, agent_of
+from tuner.extensions.agents.profiling import profiling_for
 from tuner.model.errors import DeviceError
 from tuner.model.languages import refuse_opencl
 from tuner.model.settings import LITERAL, GivenSettings

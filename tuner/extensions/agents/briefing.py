@@ -22,20 +22,19 @@ from tuner.extensions.agents.prompts import (
     prompt,
     size,
 )
+from tuner.extensions.agents.sections import NEEDED_SECTIONS
 from tuner.model.config import Config
 from tuner.model.expressions import Value
-from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
+from tuner.model.kernel import Argument, KernelSpec, Workload
 from tuner.model.statistics import floor_us, geometric_mean
 from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
 from tuner.report.formatting import pairs, times
 from tuner.session.events import Profiled, RoundEnded
-from tuner.session.rounds import RoundRecord, history, population
+from tuner.session.rounds import RoundRecord, history, population, profiles
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.space.sections import NEEDED_SECTIONS
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.profiling import profiles
 from tuner.tuning.progress import best_trials, mean_speedup
 
 # Ours: a draft keeps most of its source's lines, a template of one's own next to none.
@@ -100,7 +99,7 @@ def stable_text(task: KernelTask) -> str:
         needed=NEEDED_SECTIONS,
         capability=f"{major}.{minor}",
         hardware=task.info.limits,
-        surroundings=group_workloads(task.spec, (*task.spec.tuned, *task.spec.held_out)),
+        surroundings=_group_by_surroundings(task.spec, (*task.spec.tuned, *task.spec.held_out)),
         kinds=[_KINDS.get(kind, kind) for kind in input_kinds_for(task.spec)],
         repeats=all(argument.deterministic for argument in task.spec.arguments),
         measured=[n for n, tolerance in task.spec.tolerances.items() if tolerance.measured],
@@ -288,7 +287,7 @@ def _row(
     differing = {n: v for n, v in trial.config.items() if n not in common}
     resources, occupancy = trial.resources, trial.occupancy
     used = "-" if resources is None or resources.registers is None else f"{resources.registers}"
-    if resources is not None and resources.spills:
+    if resources is not None and resources.spill_bytes:
         used += ", spills"
     if resources is not None and resources.serialized_wgmma:
         used += ", wgmma serialized"
@@ -403,3 +402,15 @@ class Briefer:
             if medians and comparison.workload in self._plan.tuned:
                 fastest[comparison.workload] = medians[min(medians)], min(medians)
         return fastest
+
+
+def _group_by_surroundings(
+    spec: KernelSpec, workloads: Sequence[Workload]
+) -> dict[str, tuple[Workload, ...]]:
+    """Group workloads by what they are measured in, as the file states it; not those alone."""
+    groups: dict[str, list[Workload]] = {}
+    for workload in workloads:
+        held = (around for around in spec.surroundings if around.holds(workload.values))
+        if (surroundings := next(held, None)) is not None:
+            groups.setdefault(str(surroundings), []).append(workload)
+    return {text: tuple(listed) for text, listed in groups.items()}

@@ -185,7 +185,7 @@ _MINIMUM = re.compile(r"__launch_bounds__\s*\([^,;]*,\s*@\{\s*(\w+)\s*\}@")
 def _idle_minimums(template: Template, seen: Sequence[Observed]) -> set[str]:
     timed = [trial for observed in seen for trial in observed.correct]
     held = [trial.occupancy.limiter if trial.occupancy else "registers" for trial in timed]
-    spills = any(trial.resources and trial.resources.spills for trial in timed)
+    spills = any(trial.resources and trial.resources.spill_bytes for trial in timed)
     return set() if "registers" in held or spills else {*_MINIMUM.findall(template.text)}
 
 

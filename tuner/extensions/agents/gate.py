@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tuner.device.base import BITS_DIFFER, Outcome, Program
 from tuner.extensions.agents.base import AgentAnswer
+from tuner.extensions.agents.sections import merge_sections
 from tuner.model.config import Config
 from tuner.model.errors import (
     InputError,
@@ -32,7 +33,6 @@ from tuner.source import check_arguments, parse_source
 from tuner.space.callables import append_call
 from tuner.space.load import load_definition
 from tuner.space.plan import Plan
-from tuner.space.sections import merge_sections
 from tuner.space.template import Template, put_together
 from tuner.space.yaml import parse, read
 from tuner.tuning.evaluator import Evaluator, Pending

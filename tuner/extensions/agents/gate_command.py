@@ -98,9 +98,9 @@ def _compile(
     from tuner.app.instruments import compiler_for
     from tuner.extensions.agents.files import check_plan_in, read_answer
     from tuner.extensions.agents.gate import compile_candidate, read_draft, require_as_wide
+    from tuner.extensions.agents.profiling import Profiler, Profiling
     from tuner.model.trial import Status, Trial
     from tuner.tuning.evaluator import evaluator_of
-    from tuner.tuning.profiling import Profiler, Profiling
 
     check_plan_in(answer)
     made = read_draft(read_answer(answer), plan, place, "answer")

@@ -14,6 +14,7 @@ from tuner.extensions.agents.briefing import Briefer
 from tuner.extensions.agents.budget import TokenBudget, read_prices
 from tuner.extensions.agents.files import FilesAgent
 from tuner.extensions.agents.openai import OpenAIAgent, Unreachable
+from tuner.extensions.agents.profiling import Profiling
 from tuner.extensions.agents.rounds import Author, Rounds
 from tuner.extensions.agents.tools.tool_session import ToolSession
 from tuner.extensions.agents.tree import policy
@@ -25,7 +26,6 @@ from tuner.session.rounds import over
 from tuner.session.session import Session
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.profiling import Profiling
 
 if TYPE_CHECKING:
     from tuner.app.authors import RunRounds

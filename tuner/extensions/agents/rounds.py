@@ -24,6 +24,7 @@ from tuner.extensions.agents.history import (
     sentences,
     tree_of,
 )
+from tuner.extensions.agents.profiling import Profiling, worth_profiling
 from tuner.extensions.agents.replies import SLOWEST_DEFAULT, repair_surrogates
 from tuner.extensions.agents.tree import Policy
 from tuner.model.errors import AgentError, AwaitedError, BudgetError, InputError, ReplyError
@@ -42,10 +43,9 @@ from tuner.session.events import (
     RoundRefused,
     ToolsDeclared,
 )
-from tuner.session.rounds import last, over
+from tuner.session.rounds import last, over, profiles
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Evaluator
-from tuner.tuning.profiling import Profiling, profiles, worth_profiling
 from tuner.tuning.progress import best_trials, best_us, mean_speedup
 from tuner.tuning.run import Run, unsearched_workloads
 from tuner.tuning.search import search_all

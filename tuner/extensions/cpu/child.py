@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NoReturn, get_args
 
-from tuner.process.confinement import confine_kernel, end_with_parent
+from tuner.extensions.cpu.confinement import confine_kernel
+from tuner.process.confinement import end_with_parent
 
 MESSAGE_BYTES = 1024
 # A child is not trusted: its answer is one packet of one size, so that nobody waits for the rest or

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
+from tuner.extensions.cpu import confinement
 from tuner.extensions.cpu.child import (
     ANSWER,
     COMMAND,
@@ -35,7 +36,6 @@ from tuner.extensions.cpu.child import (
     decode_request,
     live,
 )
-from tuner.process import confinement
 from tuner.process.protocol import receive, send
 
 # Loaded before the fork, so that a child need not find them.

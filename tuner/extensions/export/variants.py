@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from tuner.compiler.includes import with_own_headers
+from tuner.compiler.includes import own_headers
 from tuner.dispatch.table import SessionDispatch
 from tuner.extensions.export.cpp import SCALAR_TYPES, cpp_name
 from tuner.model.errors import InputError
@@ -20,6 +21,9 @@ from tuner.source import hide_host_code, parse_source, read_source
 from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, SourceFile
 
 _LARGEST = 2**63 - 1
+_OWN_INCLUDE = re.compile(
+    r"^[ \t]*#[ \t]*include[ \t]*[<\"](tune/\w+\.h)[>\"][^\n]*$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +221,17 @@ def _literal(spec: KernelSpec, argument: Argument) -> str:
         line=argument.line,
         remedy="give it another value, or another type in the kernel too",
     )
+
+
+def with_own_headers(source: str) -> str:
+    """Put our headers in the place of their directives, each once: for who has no `tune`."""
+    texts, given = own_headers(), set[str]()
+
+    def text(match: re.Match[str]) -> str:
+        name = match[1]
+        if name in given or name not in texts:
+            return "" if name in given else match[0]
+        given.add(name)
+        return _OWN_INCLUDE.sub(text, texts[name].replace("#pragma once\n", ""))
+
+    return _OWN_INCLUDE.sub(text, source)

@@ -16,7 +16,7 @@ from tuner.cli.exits import interrupt_on_sigterm, resumed_by, stdout_kept_for_re
 from tuner.model.errors import INTERRUPTED, TunerError
 
 if TYPE_CHECKING:
-    from tuner.model.progress import JobState
+    from tuner.extensions.scale.campaign.page import JobState
 
 
 @click.command("campaign")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tuner.model.progress import JobState, JobStatus
+    from tuner.extensions.scale.campaign.page import JobState, JobStatus
 
 STYLES: Mapping[JobStatus, str] = {
     "running": "bold",

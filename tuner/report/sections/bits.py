@@ -65,11 +65,7 @@ class WorkloadClasses:
 
     @property
     def kept(self) -> BitClass | None:
-        kept = (
-            bit_class
-            for bit_class in self.classes
-            if (bit_class.is_chosen if self.rows else bit_class.is_default)
-        )
+        kept = (c for c in self.classes if (c.is_chosen if self.rows else c.is_default))
         return next(kept, None)
 
     @property
@@ -128,13 +124,7 @@ def classes(data: ReportData) -> tuple[WorkloadClasses, ...]:
         weight = data.weights.get(workload.key, 1.0)
         rows, varying_us = bool(data.kept_rows), min(times_us, default=None)
         of = WorkloadClasses(workload, tuple(made), rows, varying_us, weight)
-        made.sort(
-            key=lambda bit_class: (
-                bit_class is not of.kept,
-                bit_class.best_us or inf,
-                -bit_class.configs,
-            )
-        )
+        made.sort(key=lambda c: (c is not of.kept, c.best_us or inf, -c.configs))
         if made:
             found.append(replace(of, classes=tuple(made)))
     return tuple(found)
@@ -191,11 +181,7 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
     trials = [trial for trial in _keep_right(data.trials) if trial.candidate == _first(data)]
     found = separations(trials)
     differ = [separation.name for separation in found if separation.differing]
-    same = [
-        f"{separation.name} ({separation.pairs})"
-        for separation in found
-        if separation.pairs and not separation.differing
-    ]
+    same = [f"{s.name} ({s.pairs})" for s in found if s.pairs and not s.differing]
     unknown = [separation.name for separation in found if not separation.pairs]
     if not (differ or same):
         return tuple(lines)

@@ -169,11 +169,7 @@ def peers_on(data: ReportData) -> tuple[PeersOn, ...]:
     trials: dict[Workload, list[PeerTrial]] = {}
     for trial in data.peers:
         trials.setdefault(trial.workload, []).append(trial)
-    return tuple(
-        _on(data, result, trials[result.workload])
-        for result in data.results
-        if result.workload in trials
-    )
+    return tuple(_on(data, r, trials[r.workload]) for r in data.results if r.workload in trials)
 
 
 def peers_chart(found: Sequence[PeersOn]) -> Markup | None:
@@ -261,11 +257,7 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
 
 def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersOn:
     workload = result.workload
-    compared = [
-        comparison
-        for comparison in data.comparisons
-        if comparison.workload == workload and comparison.peers
-    ]
+    compared = [c for c in data.comparisons if c.workload == workload and c.peers]
     # A variant may be chosen for a shape where it was not compared, or before there were peers.
     own = None if result.baseline_wins else result.variant
     serving = data.dispatch.table.serving(workload) if data.dispatch else None
@@ -273,11 +265,7 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
     if serving and not serving[0] and serving[1] and serving[1].production:
         dispatched = serving[1].production.peer
     for served in (dispatched, own):
-        comparisons = [
-            comparison
-            for comparison in compared
-            if served in (None, *comparison.finalists, *comparison.peers)
-        ]
+        comparisons = [c for c in compared if served in (None, *c.finalists, *c.peers)]
         if comparisons:
             break
     else:

@@ -78,11 +78,7 @@ class EnergyOf:
     def chart(self) -> Markup:
         """Draw energy against time."""
         x = _scale([program.time_us for program in self.programs], 62, 544)
-        energies = [
-            mj
-            for consumption in self.programs
-            for mj in (*consumption.net_range_mj, consumption.net_mj)
-        ]
+        energies = [mj for c in self.programs for mj in (*c.net_range_mj, c.net_mj)]
         y = _scale(energies, 276, 24)
         x_ticks, y_ticks = (charts.ticks(scale.low, scale.high, 5) for scale in (x, y))
         scales = {"x": x, "y": y, "x_ticks": x_ticks, "y_ticks": y_ticks}

@@ -189,16 +189,8 @@ def never_worked_lines(data: ReportData) -> tuple[str, ...]:
 
 
 def early_end_lines(data: ReportData) -> tuple[str, ...]:
-    gains = [
-        search_ended.expected_gain
-        for search_ended in data.early_ends
-        if search_ended.expected_gain is not None
-    ]
-    trials = sum(
-        search_ended.trials
-        for search_ended in data.early_ends
-        if search_ended.expected_gain is not None
-    )
+    done = [ended for ended in data.early_ends if ended.expected_gain is not None]
+    gains, trials = [ended.expected_gain or 0.0 for ended in done], sum(e.trials for e in done)
     late = len(data.early_ends) - len(gains)
     lines = []
     if gains:
@@ -327,11 +319,7 @@ def rejections(data: ReportData) -> tuple[Rejection, ...]:
             kind = trial.status, trial.stage, re.sub(r"\d+(?:\.\d+)?", "#", first_line)
             groups.setdefault(kind, []).append(trial)
     found = [Rejection(tuple(trials)) for trials in groups.values()]
-    return tuple(
-        sorted(
-            found, key=lambda rejection: (rejection.first.stage == "search", -len(rejection.trials))
-        )
-    )
+    return tuple(sorted(found, key=lambda r: (r.first.stage == "search", -len(r.trials))))
 
 
 def fastest_configs(data: ReportData) -> tuple[tuple[Workload, tuple[Trial, ...]], ...]:
@@ -421,12 +409,6 @@ def fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...
 
         return Field(Column(head, numeric=True), cell)
 
-    def spills(trial: Trial) -> int | None:
-        resources = trial.resources
-        return (
-            None if resources is None else resources.spill_store_bytes + resources.spill_load_bytes
-        )
-
     def over_it(trial: Trial) -> str | None:
         if baseline_us is None or not trial.time_us:
             return None
@@ -454,7 +436,7 @@ def fastest_table(data: ReportData, workload: Workload, trials: tuple[Trial, ...
         fields += [
             number("Registers", lambda t: t.resources.registers if t.resources else None),
             Field(occupancy, lambda trial: formatting.occupancy(trial.occupancy)),
-            number("Spills, bytes", spills),
+            number("Spills, bytes", lambda t: t.resources.spill_bytes if t.resources else None),
         ]
     head = "Shared, bytes" if data.dynamic_shared_bytes else "Static shared, bytes"
     fields.append(number(head, data.shared_bytes))

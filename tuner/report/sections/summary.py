@@ -316,11 +316,7 @@ def roundings(data: ReportData) -> tuple[float, float] | None:
 
 def unvaried_workloads(data: ReportData) -> list[str]:
     """List the workloads on which timed calls met the same inputs all the time."""
-    return [
-        *dict.fromkeys(
-            str(comparison.workload) for comparison in data.comparisons if comparison.unvaried
-        )
-    ]
+    return [*dict.fromkeys(str(c.workload) for c in data.comparisons if c.unvaried)]
 
 
 def verification_notes(data: ReportData) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def _tables(values: Sequence[Value]) -> Iterator[Vector]:
         yield from codes[:1] if len(values) == 2 else codes / np.sqrt(2)
         return
     numbers = np.array(values, dtype=float)
-    if not _positive(values):
+    if any(isinstance(value, bool | str) or value <= 0 for value in values):
         yield np.argsort(np.argsort(numbers)).astype(float)
         return
     yield np.log2(numbers)
@@ -60,10 +60,6 @@ def _tables(values: Sequence[Value]) -> Iterator[Vector]:
         whole = all(int(value) & (int(value) - 1) == 0 for value in values)
         if not whole and len(set(twos.tolist())) > 1:
             yield twos
-
-
-def _positive(values: Sequence[Value]) -> bool:
-    return all(not isinstance(v, bool | str) and v > 0 for v in values)
 
 
 # A config that was stopped early is slower than the incumbent by at least this (log of a ratio):

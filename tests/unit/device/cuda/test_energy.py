@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.device.cuda import energy
 from tuner.device.cuda.energy import LIMITS, LONGEST_TICK_S, NvmlCounter, Sampled, Window
-from tuner.device.simulated import H200_LIKE, MeteredDevice, SimulatedDevice
 from tuner.model.errors import DeviceError
 
 TICK_S = 0.1

@@ -17,6 +17,7 @@ from callable_project import KERNEL, callable_project, evaluator_of, read_projec
 from calling_worker import CallingWorker
 
 from tests.support.fake_torch import FakeTorch
+from tests.support.simulated_device import SimulatedDevice
 from tuner.compiler.base import Compiler
 from tuner.device.base import Program
 from tuner.device.callables import late_imports
@@ -25,7 +26,6 @@ from tuner.device.cuda.peers import PeerHome, PeerLaunchers
 from tuner.device.cuda.prepare import CallCompiler
 from tuner.device.layout import Arena, Layout
 from tuner.device.reference import PeerError
-from tuner.device.simulated import SimulatedDevice
 from tuner.device.verify.restarting_worker import RunFailedError
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Status

@@ -13,11 +13,11 @@ import pytest
 from host_programs import cached_compiler
 from idle_runner import IdleRunner
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.compiler.base import CompileRequest
 from tuner.device.base import DeviceInfo, Outcome, Program, verify_all
 from tuner.device.inputs import INPUT_KINDS, NORMAL
 from tuner.device.layout import Arena
-from tuner.device.simulated import SimulatedDevice
 from tuner.device.verify.verified_device import VerifiedDevice
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.cpu.device import HostDevice

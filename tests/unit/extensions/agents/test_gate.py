@@ -8,10 +8,10 @@ import pytest
 from callable_project import KERNEL, callable_project
 from callable_project import SPACE as PYTHON
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.analysis.sass import find_nvdisasm
 from tuner.app.plan import new_plan
 from tuner.device.base import Outcome
-from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import RefusedError, read_draft, validate_candidate
 from tuner.model.trial import Status

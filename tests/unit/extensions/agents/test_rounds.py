@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.analysis.base import Degree
 from tuner.app.run import tune
 from tuner.device.base import Outcome
-from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.briefing import Briefer
 from tuner.extensions.agents.history import tree_of

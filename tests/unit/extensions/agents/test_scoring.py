@@ -11,9 +11,9 @@ from math import isfinite, log
 import pytest
 
 import tuner.extensions.agents.reward
+from tests.support.simulated_device import SimulatedDevice
 from tuner import GrpoReward, reward
 from tuner.device.base import ComparisonRounds, Outcome
-from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.reward import Effort, Scorer
 from tuner.extensions.agents.training import REFUSED_REWARD, SLOWEST

@@ -23,12 +23,12 @@ from tuner.device.layout import Arena, Layout, lay_out
 from tuner.device.verify.shared_memory import SharedMemory, available_bytes
 from tuner.extensions.cpu.child import ANSWER
 from tuner.extensions.cpu.compiler import HostCompiler
+from tuner.extensions.cpu.confinement import MACHINES
 from tuner.extensions.cpu.device import HostDevice
 from tuner.extensions.cpu.worker import HostWorker, elf_fault
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.kernel import KernelSpec, Launch, Workload
 from tuner.model.trial import Status
-from tuner.process.confinement import MACHINES
 from tuner.testing.devices import DeviceContract
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -413,7 +413,7 @@ class TestFirstChild:
 REFUSED = """
 import ctypes, errno, json, os, platform, struct, sys
 import numpy as np
-from tuner.process import confinement
+from tuner.extensions.cpu import confinement
 from tuner.device.base import Program
 from tuner.device.verify.shared_memory import SharedMemory
 from tuner.extensions.cpu.worker import HostWorker

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE, SimulatedDevice
 from tuner.app.run import tune
 from tuner.device.select import open_device
-from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.extensions.study.kernel_tuner_recordings import write_both
 from tuner.model.errors import DeviceError, InputError, SessionError
 from tuner.model.trial import Status

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.caches import BLOCKS, FAILED, ITEMS, cache, time_ms, written
+from tests.support.simulated_device import SimulatedDevice
 from tuner.app.record import record, recording_plan
 from tuner.device.recorded.recording import save_recording
-from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.study import comparison as replaying
 from tuner.extensions.study.comparison import (
     ReplaySettings,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.simulated_device import H200_LIKE, SimulatedDevice
 from tuner.app.run import tune
-from tuner.device.simulated import H200_LIKE, SimulatedDevice
 from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload

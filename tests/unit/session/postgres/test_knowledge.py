@@ -18,7 +18,7 @@ from past_searches import past_search
 from postgres_server import running
 from slow import mostly_slow
 
-from tuner.device.simulated import H200_LIKE
+from tests.support.simulated_device import H200_LIKE
 from tuner.model.config import Config
 from tuner.model.errors import InputError
 from tuner.model.kernel import Workload

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
+from tuner.extensions.agents.sections import OWN_SECTIONS, sections_of
 from tuner.model.errors import SpaceError
 from tuner.model.kernel import Workload
 from tuner.report.formatting import pairs
-from tuner.space.sections import OWN_SECTIONS, sections_of
 from tuner.space.yaml import parse
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from tuner.device.base import DeviceInfo
 from tuner.extensions.agents.base import Toolbox
 from tuner.extensions.agents.gate import RefusedError
 from tuner.extensions.agents.history import FOLDER
+from tuner.extensions.agents.profiling import Profiling
 from tuner.extensions.agents.tools import trying
 from tuner.extensions.agents.tools.arguments import (
     ChoiceArguments,
@@ -43,7 +44,6 @@ from tuner.session.session import Session
 from tuner.source import read_source
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
-from tuner.tuning.profiling import Profiling
 
 HEADERS = "cuda"
 # Of a folder; of one file where others may have more to say.

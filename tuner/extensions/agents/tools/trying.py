@@ -13,6 +13,7 @@ from tuner.analysis.sass import codes, disassemble
 from tuner.device.base import DeviceInfo, Outcome
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import find_mismatch, quote_places, read_draft
+from tuner.extensions.agents.profiling import Profiling
 from tuner.extensions.agents.tools.arguments import (
     ChoiceArguments,
     DraftArguments,
@@ -33,7 +34,6 @@ from tuner.space.load import workload_from_text
 from tuner.space.plan import Plan
 from tuner.tuning.evaluator import Candidates, Evaluator
 from tuner.tuning.executor import DEPTH, PrecompilingSearcher, TrialExecutor
-from tuner.tuning.profiling import Profiling
 from tuner.tuning.run import no_valid_config
 
 DRAFT = "draft"
@@ -265,7 +265,7 @@ def _resources(resources: Resources, launch: Launch, info: DeviceInfo) -> Iterat
     spills = (
         f"spills {resources.spill_store_bytes} bytes of stores and "
         f"{resources.spill_load_bytes} of loads a thread"
-        if resources.spills
+        if resources.spill_bytes
         else "no spills"
     )
     yield f"- registers: {resources.registers} a thread, {spills}, stack {resources.stack_bytes} B"

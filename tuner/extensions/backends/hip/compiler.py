@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -34,7 +34,14 @@ from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.hardware import ROCM, amd_limits
 from tuner.model.languages import HIP
 from tuner.model.trial import Resources
-from tuner.process.confinement import confine_program
+from tuner.process.confinement import (
+    EXECUTE,
+    READ_FILE,
+    READ_FOLDER,
+    SYSTEM_PROGRAMS,
+    WRITE_FILE,
+    restrict_files,
+)
 
 HEADERS = Path(__file__).with_name("headers")
 # The first knows code objects of version 5, from which our headers read a grid's size.
@@ -235,7 +242,7 @@ class HipCompiler:
             readable = (HEADERS, *map(Path, include_dirs))
 
             def confine() -> None:
-                self._thread.confined = confine_program(self._clang.folders, readable, scratch)
+                self._thread.confined = _confine_program(self._clang.folders, readable, scratch)
 
             pool = ThreadPoolExecutor(self._workers, "hip-compiler", confine)
             self._stack.callback(pool.shutdown, wait=True, cancel_futures=True)
@@ -401,3 +408,15 @@ def require_readers() -> None:
             f"compiling HIP needs the package {error.name}",
             remedy="pip install -e '.[hip]' in the checkout, or: pip install pyelftools msgpack",
         ) from error
+
+
+def _confine_program(programs: Iterable[Path], readable: Iterable[Path], scratch: Path) -> bool:
+    """Keep what the calling thread starts to `programs` and the system's, their headers and these.
+
+    It writes to `scratch` alone.
+    """
+    rights = READ_FILE | READ_FOLDER
+    allowed = [(path, rights | EXECUTE) for path in (*map(Path, SYSTEM_PROGRAMS), *programs)]
+    headers = (Path("/usr/include"), Path("/usr/local/include"))
+    allowed += [(path, rights) for path in (*headers, *readable)]
+    return restrict_files([*allowed, (Path("/dev/null"), rights | WRITE_FILE), (scratch, 0xFFFF)])

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +23,7 @@ from tuner.extensions.backends.opencl.runtime import INSTALL, find_device, keep_
 from tuner.model.errors import DeviceError, WorkerError
 from tuner.model.languages import OPENCL
 from tuner.model.trial import Resources
-from tuner.process.child import connect_to_parent, in_a_fork
+from tuner.process.child import connect_to_parent
 from tuner.process.confinement import (
     SYSTEM_PROGRAMS,
     confine_compiler,
@@ -315,3 +315,26 @@ def _answer(compiler: OpenclCompiler, request: dict[str, Any]) -> Message:
     asked = (request[name] for name in ("source", "options", "state", "work_groups"))
     reply, binary, _ = compiler.compile(*asked)
     return Message({**reply, "seconds": time.perf_counter() - start}, binary)
+
+
+def in_a_fork(work: Callable[[], bytes]) -> bytes:
+    """Return what `work` returns in a fork of this process; empty where it fails.
+
+    The fork ends with the calling thread. It must not need what other threads hold or do.
+    """
+    ours, theirs = os.pipe()
+    parent, child = os.getpid(), os.fork()
+    if not child:
+        status = 1
+        try:
+            end_with_parent(parent)
+            with os.fdopen(theirs, "wb") as answer:
+                answer.write(work())
+            status = 0
+        finally:
+            os._exit(status)  # whatever is on this thread's stack is the parent's
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as stream:
+        content = stream.read()
+    _, status = os.waitpid(child, 0)
+    return content if status == 0 else b""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import exp
+from statistics import NormalDist
 
 import numpy as np
 
 from tuner.model.config import SearchSpace
-from tuner.model.statistics import SURE, sure_of, trimmed_mean
+from tuner.model.statistics import SURE, trimmed_mean
 from tuner.model.trial import Comparison, Variant
 
 # A kernel that is compared with itself differs by up to this. Where what can't be told apart counts
@@ -19,6 +20,16 @@ SAME = 0.001
 # Of the rounds on either side: a GPU that is held up takes ten times as long. No more, for where
 # inputs decide how much there is to do, rounds are of several kinds, and all of them count.
 TRIMMED = 1 / 16
+
+
+def sure_of(count: int) -> float:
+    """Give the standard errors that the best of so many must be ahead by: `SURE` where it is one.
+
+    Of many that gain nothing, one seems to: each gets its share of the chance of being wrong
+    (Bonferroni).
+    """
+    normal = NormalDist()
+    return normal.inv_cdf(1.0 - normal.cdf(-SURE) / count)
 
 
 @dataclass(frozen=True, slots=True)

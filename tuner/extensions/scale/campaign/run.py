@@ -17,12 +17,12 @@ from filelock import FileLock, Timeout
 from tuner.app.progress_lines import VARIABLE, read_line
 from tuner.extensions.scale.campaign.jobs import CampaignJob
 from tuner.extensions.scale.campaign.ledger import JobRecord, Ledger, lock_folder, writable
+from tuner.extensions.scale.campaign.page import JobOutcome, JobState, JobStatus, write_campaign
 from tuner.model.errors import INTERRUPTED, SessionError, TunerError
-from tuner.model.progress import JobOutcome, JobState, JobStatus, RunProgress
+from tuner.model.progress import RunProgress
 from tuner.model.statistics import geometric_mean
 from tuner.process.child import held_back
 from tuner.process.files import open_log
-from tuner.report.campaign_page import write_campaign
 from tuner.session.session import Session
 from tuner.session.store import DATABASE
 from tuner.session.store import LOCK as SESSION_LOCK

@@ -6,11 +6,11 @@ from textwrap import dedent
 
 import pytest
 
-from tuner.device.simulated import SimulatedDevice
+from tests.support.simulated_device import SimulatedDevice
+from tuner.extensions.agents.profiling import Profiler, Profiling
 from tuner.extensions.agents.tools.tool_session import ToolSession
 from tuner.model.trial import INITIAL
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.profiling import Profiler, Profiling
 
 # Bare, as an agent writes it: two values of a parameter, and twice the work of a thread.
 DRAFT = """

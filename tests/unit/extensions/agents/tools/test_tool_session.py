@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from host_programs import cached_compiler
 
+from tests.support.simulated_device import SimulatedDevice
 from tuner.analysis.sass import find_nvdisasm
 from tuner.app.check import UnavailableDevice, target_info
-from tuner.device.simulated import SimulatedDevice
 from tuner.extensions.agents.base import AgentAnswer
 from tuner.extensions.agents.gate import read_draft
 from tuner.extensions.cpu.device import HostDevice

@@ -77,7 +77,7 @@ class TestCodeObjects:
         attribute = "__attribute__((amdgpu_num_vgpr(32))) "
         source = of_body(body).replace("void run", f"void {attribute}run")
         source = source.replace("for (", '_Pragma("unroll") for (')
-        assert compiled(compiler, source).resources["run"].spills
+        assert compiled(compiler, source).resources["run"].spill_bytes
 
     def test_equal_requests_come_from_the_cache(self, compiler: HipCompiler) -> None:
         first = compiled(compiler, of_body("y[0] = 7 * x[0];"))

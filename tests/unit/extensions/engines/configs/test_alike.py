@@ -10,9 +10,9 @@ import pytest
 from callable_project import callable_project, read_project
 from dispatch_sample import ONE, comparison
 
-from tuner.extensions.engines.configs.alike import Fastest, canonical, fastest_of
+from tuner.extensions.engines.configs.alike import Fastest, canonical, fastest_of, sure_of
 from tuner.model.config import Config
-from tuner.model.statistics import SURE, sure_of
+from tuner.model.statistics import SURE
 from tuner.model.trial import INITIAL, Comparison, Variant
 
 

@@ -21,9 +21,9 @@ from manifests import manifest
 
 from tuner.extensions.scale.campaign import ledger
 from tuner.extensions.scale.campaign.jobs import CampaignJob
+from tuner.extensions.scale.campaign.page import JobState
 from tuner.extensions.scale.campaign.run import NO_SCHEDULER, RESTARTS, Campaign
 from tuner.model.errors import InputError
-from tuner.model.progress import JobState
 from tuner.session.session import Session
 from tuner.session.store import DATABASE, LOCK
 

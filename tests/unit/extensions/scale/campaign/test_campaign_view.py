@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
+from tuner.extensions.scale.campaign.page import JobOutcome, JobState
 from tuner.extensions.scale.campaign_view import (
     LiveCampaignView,
     PlainCampaignView,
@@ -14,7 +15,7 @@ from tuner.extensions.scale.campaign_view import (
     end_line,
     make_campaign_view,
 )
-from tuner.model.progress import JobOutcome, JobState, RunProgress
+from tuner.model.progress import RunProgress
 
 SEARCH = RunProgress("k", "H200", "search", 1200, 4000, 9.0, speedup=1.234)
 FINALS = RunProgress("k", "H200", "finals", 4000, 4000, 12.0, speedup=1.3)

@@ -38,7 +38,7 @@ from tuner.extensions.scale.cluster.messages import (
     read_answer,
 )
 from tuner.extensions.scale.cluster.network import require_dask
-from tuner.model.cluster import ClusterSettings
+from tuner.model.cluster import ClusterSettings, Timeouts
 from tuner.model.errors import ClusterLost, DeviceError
 from tuner.model.kernel import KernelSpec
 from tuner.model.trial import Status
@@ -171,7 +171,7 @@ def test_a_worker_of_a_hostile_scheduler_is_nobody(
         "tcp://127.0.0.1:2": hostile_member(slot="t", name="\x1b[2J"),
     }
     with scheduler(lambda: {"workers": members}) as at:
-        settings = ClusterSettings(at).with_timeouts(rejoin_s=2.0, connect_s=0.5)
+        settings = ClusterSettings(at, timeouts=Timeouts(rejoin_s=2.0, connect_s=0.5))
         with (
             closing(Cluster(settings, said.append)) as cluster,
             pytest.raises(DeviceError) as refused,
@@ -186,7 +186,7 @@ def test_a_pickle_before_the_first_answer_is_not_opened_either(
 ) -> None:
     greeting: Any = [ToPickle(bomb), bytes(20_000_000)] if large else ToPickle(bomb)
     with greeter(greeting) as address, pytest.raises(DeviceError, match="no Dask scheduler"):
-        Cluster(ClusterSettings(address).with_timeouts(connect_s=2.0), said.append)
+        Cluster(ClusterSettings(address, timeouts=Timeouts(connect_s=2.0)), said.append)
 
 
 @contextmanager

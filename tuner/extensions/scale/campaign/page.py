@@ -1,15 +1,49 @@
-"""The index of a campaign: a row for each job, with the way to its report."""
+"""The jobs of a campaign as others see them: their states, and the index with a row for each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from tuner.model.progress import JobState
+from tuner.model.progress import RunProgress
 from tuner.model.statistics import geometric_mean
 from tuner.report.pages import render_page, write_page
 
 REPORT = "report.html"
+JobStatus = Literal["waiting", "running", "finishing", "done", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What the session of a job holds: the measured speedup, None without a result on a GPU."""
+
+    device: str
+    workloads: int
+    trials: int
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job of a campaign: where it runs, how far it is, and what came of it.
+
+    `seconds` are those of all its runs. `kept` says that an earlier campaign had done it. `message`
+    says why it failed or stopped, `starts` how often this campaign has started it.
+    """
+
+    name: str
+    kernel: str
+    status: JobStatus
+    seconds: float = 0.0
+    place: str = ""
+    kept: bool = False
+    progress: RunProgress | None = None
+    outcome: JobOutcome | None = None
+    exit_code: int | None = None
+    message: str = ""
+    starts: int = 0
 
 
 def write_campaign(states: Sequence[JobState], wall_s: float, path: Path) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tuner.model.progress import JobOutcome, JobState
-from tuner.report.campaign_page import render_campaign, write_campaign
+from tuner.extensions.scale.campaign.page import (
+    JobOutcome,
+    JobState,
+    render_campaign,
+    write_campaign,
+)
 
 FOUND = JobOutcome("NVIDIA H200", 12, 4321, 1.2)
 STATES = (

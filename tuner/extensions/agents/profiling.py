@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 from tuner.analysis.base import Degree, MachineCode, Profile, ProfileSubject
 from tuner.analysis.diagnosis import diagnose
 from tuner.analysis.metrics import DURATION, counters_for, metrics_of
 from tuner.analysis.sass import codes, disassemble, hot_lines
-from tuner.device.base import Counters, DeviceInfo, LaunchCounts, Outcome
+from tuner.app.check import NVIDIA_TARGET, UnavailableDevice, target_info
+from tuner.compiler.base import Compiler
+from tuner.device.base import Counters, Device, DeviceInfo, LaunchCounts, Outcome
+from tuner.device.select import open_compiler
 from tuner.model.hardware import is_amd
 from tuner.model.kernel import Workload
 from tuner.model.languages import CUDA
 from tuner.model.trial import Trial
 from tuner.session.events import LaunchFigures, Profiled
+from tuner.session.rounds import profiles
 from tuner.session.session import Session
 from tuner.space.plan import Plan
-from tuner.tuning.evaluator import Evaluator
+from tuner.tuning.evaluator import Evaluator, evaluator_of
+from tuner.tuning.machine_code import COMPILE_OPTIONS
 
 # A config is profiled on one workload after another, with the same code.
 _listing = lru_cache(maxsize=4)(disassemble)
-
-
-# The code is the same; reports can name lines only where the compiler wrote them down.
-COMPILE_OPTIONS = ("-lineinfo",)
 
 
 class Profiler:
@@ -165,6 +167,25 @@ class Profiling:
                 session.record_event(profiled)
 
 
+def profiling_for(plan: Plan, device: Device, compiler: Compiler, stack: ExitStack) -> Profiling:
+    """Open the profiler that goes deepest here."""
+    profiled: Device = device
+    if device.info.on_cpu:
+        # On a CPU nothing can be said of a GPU's time, but all of the GPU's code.
+        architecture = device.info.architecture
+        target = target_info(architecture if is_amd(architecture) else NVIDIA_TARGET)
+        profiled = UnavailableDevice(target)
+        if not plan.spec.is_callable:  # of Python nothing is machine code before it runs
+            compiler = open_compiler(None, architecture=target.architecture)
+            stack.callback(compiler.close)
+    timed = not device.info.on_cpu
+    counters = device.counters() if "counters" in device.capabilities else None
+    profiler = Profiler(profiled.info, counters, timed=timed)
+    stack.callback(profiler.close)
+    evaluators = partial(evaluator_of, compiler=compiler, device=profiled)
+    return Profiling(profiler, evaluators, timed=timed)
+
+
 def _describe_launches(profile: Profile) -> Iterator[LaunchFigures]:
     program = profile.subject.program
     counted = profile.launch_counters
@@ -184,11 +205,6 @@ def _describe_launches(profile: Profile) -> Iterator[LaunchFigures]:
             limiter=held.limiter if held else "",
             counted_us=None if duration_ns is None else duration_ns / 1e3,
         )
-
-
-def profiles(session: Session, candidate: str | None = None) -> list[Profiled]:
-    """List what profiles said, of one candidate or of all."""
-    return [event for event in session.events(Profiled) if candidate in (None, event.candidate)]
 
 
 def worth_profiling(session: Session, plan: Plan, best: Mapping[Workload, Trial]) -> list[Trial]:

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from tuner.process.child import in_a_fork
+from tuner.extensions.backends.opencl.compiler import in_a_fork
 
 
 def crash() -> NoReturn:

@@ -1,4 +1,4 @@
-"""A device for tests and examples: answers by a function instead of hardware."""
+"""A device that answers by a function instead of hardware."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tuner.extensions.agents.sections import merge_sections
 from tuner.model.errors import SpaceError
-from tuner.space.sections import merge_sections
 from tuner.space.yaml import parse
 
 USER = """\
