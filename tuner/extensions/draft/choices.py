@@ -199,7 +199,7 @@ def _members(
         value = number(traits.numbers[member])
         if member in taken or value is None or why_fixed(member, value) is not None:
             continue
-        if not is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
+        if not splits_work(member, value):
             continue
         own, block = names.of(member), is_block(member, value)
         line = LineIndex(launch.source.masked).at(spans[0][0])
@@ -223,7 +223,7 @@ def _template(
     lifted: dict[int, int | bool] = {}
     for index, (parameter, text) in enumerate(zip(launch.kernel.template, instance, strict=True)):
         value = number(launch.value(text))
-        if value is None or parameter.is_type or text in named:
+        if value is None or parameter.is_type or bare_name(text) in named:
             continue
         reason = why_fixed(parameter.name, value if parameter.kind != "bool" else bool(value))
         if reason == PROBLEM_SIZE and _is_split(launch, parameter.name, stated[index]):
@@ -243,7 +243,7 @@ def _template(
         else:
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
-    first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
+    first = next((i for i, text in enumerate(instance) if i in lifted or bare_name(text) in named), None)
     if first is None:
         return [], (), instance, left
     choices, edits = [], []

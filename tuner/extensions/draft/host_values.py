@@ -457,8 +457,11 @@ class HostLaunch:
     def value(self, text: str) -> str:
         """Follow host variables, then the file's constants."""
         text = self.follow(text)
-        values = {c.value for c in self.source.constants if c.name == text}
-        if not values and (limit := LIMITS.get(text.rpartition("::")[2])) is not None:
+        name = text.rpartition("::")[2]
+        constants = [c for c in self.source.constants if c.name == name]
+        # `sizes::kBlock`, but of a class only its launch knows what `Plan::kThreads` is computed of
+        values = {c.value for c in constants if name == text or c.number is not None}
+        if not values and (limit := LIMITS.get(name)) is not None:
             return str(limit)
         return values.pop() if len(values) == 1 else text
 
