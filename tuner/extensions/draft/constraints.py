@@ -32,7 +32,7 @@ from tuner.source.syntax import fold, listed, number
 _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
 # a thread of the grid, among rows of so many threads
-_OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_OF_GRID = r"\bblockIdx ?\.x ?\* ?(?:blockDim ?\.x|\w+) ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
 _MAY_FOLLOW = "of the launch may come from it, and nothing shows how"
 _EACH_BLOCK = "an array has an element for each block"
 _EACH_LEAVES = "what a block takes of the whole shows in what it leaves"

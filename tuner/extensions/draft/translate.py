@@ -114,6 +114,8 @@ class _ExpressionTranslator:
 
     def expression(self, node: Node) -> str:
         text = fold(text_of(node, self.source))
+        if node.type == "field_expression":
+            text = text.rpartition("::")[2]  # `sizes::kBlock.x`
         if text in self.scope.values:
             return _whole(self.scope.values[text])
         match node.type:
