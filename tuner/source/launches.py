@@ -48,6 +48,7 @@ _GLOBAL = re.compile(
     re.M,
 )
 _CONSTANT_BLOCK = re.compile(r"\bconst(?:expr)?\s+dim3\s+(\w+)\s*([({][^;]*[)}])\s*;")
+_ELEMENT = re.compile(r"(\w+)\s*\[[^\[\]]*\]")
 # `fast ? &a : &b`
 _BRANCHES = re.compile(r"(?:[^?:;]|::)*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
@@ -104,6 +105,8 @@ class _Finder:
         declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
         set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
         texts = [(m[1], m.start(1)) for m in set_to.finditer(self.masked, start, at)][::-1]
+        if texts and (element := _ELEMENT.fullmatch(fold(texts[0][0]))) is not None:
+            return self.pointees(element[1], at)
         # `void (*table[])(float*, int) = {&one<2>, &one<4>};`, in the function or outside of it
         table = re.compile(
             rf"(?<![\w.>]){name}\s*\[[^\]]*\]\s*(?:\)\s*\([^;{{}}=]*\)\s*)?=\s*\{{([^{{}};]+)\}}"

@@ -19,7 +19,7 @@ from tuner.extensions.draft.launches import (
     source_names,
     template_launch,
 )
-from tuner.extensions.draft.loops import counts_blocks, terms_of
+from tuner.extensions.draft.loops import counts_blocks, leaves_state, terms_of, thread_loops
 from tuner.extensions.draft.meaning import PER_THREAD, snake_case, taken_at_once
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
@@ -185,9 +185,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     unproved = {name: f"{what} {_MAY_FOLLOW}" for name, what in unproved.items()}
     counted = _counted_blocks(launch, axes, proposals).values()
     unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
-    if "gridDim" in launch.body and any(
-        access.writes and counts_blocks(access.index) for access in launch.accesses()
-    ):
+    if (
+        "gridDim" in launch.body
+        and any(access.writes and counts_blocks(access.index) for access in launch.accesses())
+    ) or any(leaves_state(launch, body, launch.accesses()) for body in thread_loops(launch)):
         threads = (c for c in choices if c.is_block or c.axis is not None or warp_threads(c))
         unproved |= {c.name: _EACH_LEAVES for c in threads}
     extents = [c.name for c in choices if c.axis is not None]

@@ -345,6 +345,8 @@ class _Reading:
                 or (first is not None and (first > 0 or not bound.limit.endswith(") + 1")))
             ):
                 return True
+        inner = {c.name: str(c.number) for c in constants if c.number}
+        index = IDENTIFIER.sub(lambda m: inner.get(m[0], m[0]), index)
         return _INNER.search(index) is not None
 
 

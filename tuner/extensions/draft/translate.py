@@ -192,6 +192,8 @@ class _ExpressionTranslator:
         if _BINARY.fullmatch(sign) is None:
             raise _UntranslatableError
         left, right = self.expression(_field(node, "left")), self.expression(_field(node, "right"))
+        if sign in "+-" and right == "0":
+            return left
         if sign == "+" and right == "1":
             rounded = self._rounded_up(_field(node, "left"))
             if rounded is not None:
