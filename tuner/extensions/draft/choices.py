@@ -170,7 +170,8 @@ def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
     # what does not round up may count rows, of which each block has one
     less = str(int(stated) - 1) if stated.isdigit() else rf"{stated}\s*-\s*1"
     rounded_up = rf"\+\s*\(?\s*{less}\s*\)?\s*\)\s*/\s*{stated}\b"
-    is_block = stated in launch.site.block and re.search(rounded_up, text) is not None
+    rounded_up += rf"|-\s*1\s*\)\s*/\s*\([\w *]*\b{stated}\b"  # of a product
+    is_block = launch.follow(stated) in launch.block_names and re.search(rounded_up, text) is not None
     is_taken = re.search(
         rf"=\s*[^;=<>]*\bthreadIdx\.x[^;=<>]*\)\s*\*\s*{name}\s*;",
         launch.source.masked[slice(*launch.kernel.body)],

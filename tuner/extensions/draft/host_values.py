@@ -26,13 +26,14 @@ from tuner.source.accesses import Assigned, bare, find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
+    KernelParameter,
     LaunchSite,
     SourceFile,
     Span,
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.syntax import closing, listed, number
+from tuner.source.syntax import closing, fold, listed, number
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -79,6 +80,15 @@ def _candidates(text: str) -> tuple[int, ...]:
     found = [cases, *({*map(int, re.findall(r"\d+", numbers))} for numbers in lists)]
     fitting = [sorted(ns) for ns in found if len(ns) > 1 and all(n in _THREADS for n in ns)]
     return tuple(fitting[0]) if fitting else ()
+
+
+def _with_element(parameter: KernelParameter, body: str) -> KernelParameter:
+    # `const void* in`, where `static_cast<const float*>(in)` alone says what it points to
+    if (parameter.c_type, parameter.pointers) != ("void", 1):
+        return parameter
+    cast = r"(?:_cast\s*<|\()\s*(?:const\s+)?(\w[\w:]*(?:\s+\w+)?)\s*(?:\bconst\s*)?\*[^()<>]*[>)]\s*\(*\s*{}\b"
+    found = {fold(text) for text in re.findall(cast.format(parameter.name), body)}
+    return replace(parameter, c_type=found.pop()) if len(found) == 1 else parameter
 
 
 def read_lambda(text: str) -> tuple[tuple[str, ...], str] | None:
@@ -166,6 +176,9 @@ class HostLaunch:
 
         One whose template arguments are known comes first. What was extracted has chosen already.
         """
+        body = source.masked[slice(*kernel.body)]
+        parameters = tuple(_with_element(p, body) for p in kernel.parameters)
+        kernel = replace(kernel, parameters=parameters)
         launches = [cls(source, kernel, site) for site in source.launches_of(kernel.name)]
         launches = [launch for launch in launches if launch.instance is not None] or launches
         nowhere = next(
