@@ -155,7 +155,8 @@ class Arrays:
                 site, terms = self.site(reach), terms_of(reach.index)
                 for table in site.index_arrays(reach.index):
                     plainly = reach.writes and not reach.reads
-                    is_element = any(site.expand(t).startswith(f"{table}[") for t in terms)
+                    own = re.compile(rf"{table}\s*\[[^\[\]]*\]")
+                    is_element = any(own.fullmatch(site.expand(term)) for term in terms)
                     extent = shape[-1 if is_element else 0]
                     fill = f"{'distinct' if plainly else 'indices'}({extent})"
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))

@@ -146,7 +146,7 @@ def _constants(
         if type(value) is int and value > 1 and value in stated and not splits_work(name, value):
             reason = reason or _STATED
         own_values = script.get(name, ())
-        if reason is not None and (not own_values or often[name] > 1):
+        if reason is not None and (len(own_values) < 2 or often[name] > 1):
             left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
             continue
         bounds = launch.kernel.bounds

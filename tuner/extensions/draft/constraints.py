@@ -160,7 +160,8 @@ def _tile_products(choices: Sequence[TunableConstant], tuned: LaunchDraft) -> It
         for threads in numbers:
             rest = [c for c in numbers if c.name not in grid and c not in (tile, threads)]
             sized = [c for c in rest if int(threads.default) * int(c.default) == tile.default]
-            if tile.name in grid and threads.name == block and len(sized) == 1:
+            is_own = tile is not threads and tile.name in grid
+            if is_own and threads.name == block and len(sized) == 1:
                 yield f"{tile.name} == {threads.name} * {sized[0].name}"
 
 
@@ -305,7 +306,7 @@ def _what_stays(
             comes_from = True
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
-            is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
+            is_there = re.search(rf"(?<![\w.]){size}\b" if size > 1 else r"// 1\b", told)
             comes_from |= bool(is_there) and not re.search(
                 "unroll|stage|depth|pipeline", choice.name
             )

@@ -198,11 +198,15 @@ class HostLaunch:
         site = guessed_site(source, kernel, nowhere, host_launch.types())
         return replace(host_launch, site=site).with_block()
 
-    def with_divisors(self, divisors: Sequence[str | None]) -> HostLaunch:
+    def with_divisors(
+        self, divisors: Sequence[str | None], sizes: Sequence[int] = ()
+    ) -> HostLaunch:
         """Divide by what a script says where nothing launches the kernel, as far as it is known."""
         rounded = re.compile(r"\((.+) \+ (.+) - 1\) / \2")
         names = {constant.name for constant in self.source.constants}
         grid = [*self.site.grid]
+        if self.is_guessed and sizes and {*grid} == {UNKNOWN}:
+            grid = [str(size) for size in sizes]
         for place, by in enumerate(divisors[: len(grid)] if self.is_guessed else ()):
             match = rounded.fullmatch(grid[place])
             is_known = by is not None and {*IDENTIFIER.findall(by)} <= names

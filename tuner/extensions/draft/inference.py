@@ -94,7 +94,8 @@ def infer(
     reading = _Reading(launch, axes, hosts, arrays)
     axes, arguments = reading.without_loose_axes(reading.arguments(), tuned, choices)
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
-    for size in arrays.sizes:
+    fixed = {axes.names[c.name]: Number(int(c.number or 0), c.line) for c in axes.fixed.values()}
+    for size in arrays.sizes or [fixed] * bool(fixed):
         sizes = {axis: n for axis, n in size.items() if axis in axes.names.values()}
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     # what indices are below is an axis of its own where nothing else says it
