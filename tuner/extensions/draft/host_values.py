@@ -205,7 +205,7 @@ class HostLaunch:
         rounded = re.compile(r"\((.+) \+ (.+) - 1\) / \2")
         names = {constant.name for constant in self.source.constants}
         grid = [*self.site.grid]
-        if self.is_guessed and sizes and {*grid} == {UNKNOWN}:
+        if self.is_guessed and sizes and UNKNOWN in grid:
             grid = [str(size) for size in sizes]
         for place, by in enumerate(divisors[: len(grid)] if self.is_guessed else ()):
             match = rounded.fullmatch(grid[place])

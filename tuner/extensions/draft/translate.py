@@ -301,6 +301,7 @@ def _field(node: Node, name: str) -> Node:
 
 
 def _sum(terms: list[tuple[str, str]]) -> str | None:
+    terms = [(sign, term) for sign, term in terms if term != "0"]
     if not terms or terms[0][0] == "-":
         return None
     total = terms[0][1]

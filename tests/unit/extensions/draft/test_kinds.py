@@ -197,37 +197,6 @@ KINDS = {
          "{name: out, dtype: int16, shape: [n], role: output}"],
         [],
     ),
-    "a constant for a lambda that another function is handed": (
-        "#include <type_traits>\n"
-        "template <int B> __global__ void k(float* y, const float* x, int n) {\n"
-        "  int i = blockIdx.x * B + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
-        "template <class F> void pick(int n, F&& f) { f(std::integral_constant<int, 64>{}); }\n"
-        "void f(float* p, int n) { pick(n, [&](auto b) { constexpr int B = decltype(b)::value;\n"
-        "  k<B><<<(n + B - 1) / B, B>>>(p, p, n); }); }\n",
-        ["kernel: k<64>", "block: [64]", "block: [b]", 'grid: ["ceil_div(n, b)"]'],
-        ["guessed"],
-    ),
-    "a kernel whose head a macro makes": (
-        "#define BOUNDS __launch_bounds__(128, 2)\n"
-        "#define KERNEL(name) extern \"C\" __global__ void BOUNDS name\n"
-        "KERNEL(k)(float* y, const float* x, int n) {\n"
-        "  int i = blockIdx.x * 128 + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
-        "void f(float* p, int n) { k<<<(n + 127) / 128, 128>>>(p, p, n); }\n",
-        ["kernel: k\n", "block: [128]", "# __launch_bounds__"],
-        [],
-    ),
-    "a launch that macros make of macros": (
-        "#define LAUNCH(K, N, T, ...) K<<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
-        "#define CASE(V, T) case V: LAUNCH((k<V, T>), n / V, T, p, p, n); break\n"
-        "template <int V, int T> __global__ void k(float* y, const float* x, int n) {\n"
-        "  int i = (blockIdx.x * T + threadIdx.x) * V; if (i + V > n) return;\n"
-        "  for (int e = 0; e < V; ++e) y[i + e] = x[i + e]; }\n"
-        "void f(float* p, int n) { const int v = n % 4 == 0 ? 4 : 1;\n"
-        "  switch (v) { CASE(1, 256); CASE(4, 256); } }\n"
-        "int main() { float* p; const int n = 4096; f(p, n); }\n",
-        ['kernel: "k<4, 256>"', 'grid: ["ceil_div(n // 4, 256)"]', "# V = 4 is left out"],
-        ["  v: ["],
-    ),
     "a kernel of a table by a variable": (
         "template <int M> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = M ? x[i] : -x[i]; }\n"
@@ -369,6 +338,42 @@ KINDS = {
 }  # fmt: skip
 
 
+# and of those that are extracted first
+EXTRACTED = {
+    "a constant for a lambda that another function is handed": (
+        "#include <type_traits>\n"
+        "template <int B> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * B + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
+        "template <class F> void pick(int n, F&& f) { f(std::integral_constant<int, 64>{}); }\n"
+        "void f(float* p, int n) { pick(n, [&](auto b) { constexpr int B = decltype(b)::value;\n"
+        "  k<B><<<(n + B - 1) / B, B>>>(p, p, n); }); }\n",
+        ["kernel: k<64>", "block: [64]", "block: [b]", 'grid: ["ceil_div(n, b * vec'],
+        ["guessed"],
+    ),
+    "a kernel whose head a macro makes": (
+        "#define BOUNDS __launch_bounds__(128, 2)\n"
+        "#define KERNEL(name) extern \"C\" __global__ void BOUNDS name\n"
+        "KERNEL(k)(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * 128 + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
+        "void f(float* p, int n) { k<<<(n + 127) / 128, 128>>>(p, p, n); }\n",
+        ["kernel: k\n", "block: [128]", "# __launch_bounds__, line"],
+        [],
+    ),
+    "a launch that macros make of macros": (
+        "#define LAUNCH(K, N, T, ...) K<<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
+        "#define CASE(V, T) case V: LAUNCH((k<V, T>), n / V, T, p, p, n); break\n"
+        "template <int V, int T> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = (blockIdx.x * T + threadIdx.x) * V; if (i + V > n) return;\n"
+        "  for (int e = 0; e < V; ++e) y[i + e] = x[i + e]; }\n"
+        "void f(float* p, int n) { const int v = n % 4 == 0 ? 4 : 1;\n"
+        "  switch (v) { CASE(1, 256); CASE(4, 256); } }\n"
+        "int main() { float* p; const int n = 4096; f(p, n); }\n",
+        ['kernel: "k<4, 256>"', 'grid: ["ceil_div(n // 4, 256)"]', "# V = 4 is left out"],
+        ["  v: ["],
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_drafted(name: str) -> None:
     text, said, unsaid = KINDS[name]
@@ -388,6 +393,14 @@ def drafted(folder: Path, pool: NvrtcPool, text: str) -> tuple[str, str]:
     made = draft_source(folder / "k.cu", folder, Asked(run=False), compiler=lambda: pool)
     assert made.space is not None
     return made.space.read_text(), (folder / "kernels/k.cu").read_text()
+
+
+@pytest.mark.parametrize("name", EXTRACTED)
+def test_a_kind_is_extracted_and_drafted(name: str, tmp_path: Path, pool: NvrtcPool) -> None:
+    text, said, unsaid = EXTRACTED[name]
+    space, _ = drafted(tmp_path, pool, text)
+    assert [piece for piece in said if piece not in space] == []
+    assert [piece for piece in unsaid if piece in space] == []
 
 
 def test_what_a_macro_writes_by_address_is_written(tmp_path: Path, pool: NvrtcPool) -> None:
@@ -493,3 +506,30 @@ def test_a_script_divides_a_bound_that_is_a_product_with_a_sum(
         "    if (i < n * (m + 1)) y[i] = x[i]; } }\n",
     )  # fmt: skip
     assert 'grid: ["ceil_div(n * (m + 1), block_size_x * tile)"]' in space
+
+
+def test_a_tuning_script_says_sizes_and_restrictions_by_names_and_lambdas(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    (tmp_path / "tune.py").write_text(
+        "from kernel_tuner import tune_kernel\n"
+        "def tune(args):\n"
+        "    size = (512, 64)\n"
+        "    fw, unused = 5, 6\n"
+        '    tune_params = {"block_size_x": [16, 32], "tile_x": [1, 2], "filter_width": [fw]}\n'
+        '    asked = ["block_size_x <= 512", lambda p: p["block_size_x"] * p["tile_x"] < 64]\n'
+        '    tune_kernel("k", "k.cu", size, args, tune_params, restrictions=asked,\n'
+        '                grid_div_x=["block_size_x", "tile_x"])\n'
+    )
+    space, _ = drafted(
+        tmp_path, pool,
+        "__global__ void k(float* y, const float* x) {\n"
+        "  int c = blockIdx.x * block_size_x * tile_x + threadIdx.x, r = blockIdx.y;\n"
+        "  for (int t = 0; t < tile_x; t++) { float s = 0;\n"
+        "    for (int e = 0; e < filter_width; e++) s += x[r * 516 + c + t * block_size_x + e];\n"
+        "    y[r * 512 + c + t * block_size_x] = s; } }\n",
+    )  # fmt: skip
+    assert '- "block_size_x <= 512"' in space
+    assert "- block_size_x * tile_x < 64" in space
+    assert 'grid: ["ceil_div(512, block_size_x * tile_x)", 64]' in space
+    assert "# filter_width = 5 (line 5) is left out" in space
