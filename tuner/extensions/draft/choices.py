@@ -171,7 +171,8 @@ def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
     less = str(int(stated) - 1) if stated.isdigit() else rf"{stated}\s*-\s*1"
     rounded_up = rf"\+\s*\(?\s*{less}\s*\)?\s*\)\s*/\s*{stated}\b"
     rounded_up += rf"|-\s*1\s*\)\s*/\s*\([\w *]*\b{stated}\b"  # of a product
-    is_block = launch.follow(stated) in launch.block_names and re.search(rounded_up, text) is not None
+    is_rounded = re.search(rounded_up, text) is not None
+    is_block = is_rounded and launch.follow(stated) in launch.block_names
     is_taken = re.search(
         rf"=\s*[^;=<>]*\bthreadIdx\.x[^;=<>]*\)\s*\*\s*{name}\s*;",
         launch.source.masked[slice(*launch.kernel.body)],
@@ -244,7 +245,9 @@ def _template(
         else:
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
-    first = next((i for i, text in enumerate(instance) if i in lifted or bare_name(text) in named), None)
+    first = next(
+        (i for i, text in enumerate(instance) if i in lifted or bare_name(text) in named), None
+    )
     if first is None:
         return [], (), instance, left
     choices, edits = [], []

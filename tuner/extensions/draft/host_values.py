@@ -43,6 +43,10 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
+_CAST = (
+    r"(?:_cast\s*<|\()\s*(?:const\s+)?(\w[\w:]*(?:\s+\w+)?)\s*(?:\bconst\s*)?\*[^()<>]*[>)]"
+    r"\s*\(*\s*{}\b"
+)
 _LAMBDA = re.compile(r"\[[^\[\]]*\]\s*(?=\()")
 _LAMBDA_BODY = re.compile(r"\s*(?:->\s*[\w:]+\s*)?\{\s*return\s+([^;]*);\s*\}")
 _RETURNED = re.compile(r"return\s*(?:dim3\s*)?(?=[({])([^;]*,[^;]*);")
@@ -86,8 +90,7 @@ def _with_element(parameter: KernelParameter, body: str) -> KernelParameter:
     # `const void* in`, where `static_cast<const float*>(in)` alone says what it points to
     if (parameter.c_type, parameter.pointers) != ("void", 1):
         return parameter
-    cast = r"(?:_cast\s*<|\()\s*(?:const\s+)?(\w[\w:]*(?:\s+\w+)?)\s*(?:\bconst\s*)?\*[^()<>]*[>)]\s*\(*\s*{}\b"
-    found = {fold(text) for text in re.findall(cast.format(parameter.name), body)}
+    found = {fold(text) for text in re.findall(_CAST.format(parameter.name), body)}
     return replace(parameter, c_type=found.pop()) if len(found) == 1 else parameter
 
 
@@ -108,9 +111,9 @@ def _returned(
     if call is None or len(extents) > 1:
         return extents
     masked, passed = source.masked, listed(call[2], 0)[0]
-    if (own := read_lambda(known.get(call[1], ""))) is not None:
-        match = _RETURNED.fullmatch(f"return {own[1]};")
-        stated = dict(zip(own[0], passed, strict=False))
+    if (made := read_lambda(known.get(call[1], ""))) is not None:
+        match = _RETURNED.fullmatch(f"return {made[1]};")
+        stated = dict(zip(made[0], passed, strict=False))
         return tuple(_with_passed(t, stated) for t in listed(match[1], 0)[0]) if match else extents
     heads = [head for head in heads_of(source) if head.name == call[1]]
     fitting = [

@@ -181,7 +181,11 @@ class _Reading:
         pairs = (_COUNTS.findall(source.masked, *s) for s in source.reachable([self.launch.kernel]))
         counts = {name for found in pairs for pair in found for name in pair}
         # which of several processes this is; a `rank` that a loop counts up to is a size
-        counts -= {n for n in counts if usual(n, "int32") == "0" and not re.search(rf"<=?\s*{n}\b", self.launch.code)}
+        counts -= {
+            n
+            for n in counts
+            if usual(n, "int32") == "0" and not re.search(rf"<=?\s*{n}\b", self.launch.code)
+        }
         unused = [name for name, axis in self.axes.names.items() if axis not in used]
         numbers = {a.parameter.name for a in arguments}
         loose = {name for name in unused if name in numbers - counts - self.launch.varying}

@@ -123,15 +123,18 @@ KINDS = {
     "a block that a namespace has": (
         "namespace plan { const dim3 kBlock(32, 8); }\n"
         "__global__ void k(float* y, const float* x, int w, int h) {\n"
-        "  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;\n"
+        "  int c = blockIdx.x * blockDim.x + threadIdx.x, "
+        "r = blockIdx.y * blockDim.y + threadIdx.y;\n"
         "  if (c < w && r < h) y[r * w + c] = x[r * w + c]; }\n"
         "void f(float* p, int w, int h) { dim3 grid((w + plan::kBlock.x - 1) / plan::kBlock.x,\n"
-        "    (h + plan::kBlock.y - 1) / plan::kBlock.y); k<<<grid, plan::kBlock>>>(p, p, w, h); }\n",
+        "    (h + plan::kBlock.y - 1) / plan::kBlock.y); k<<<grid, plan::kBlock>>>(p, p, w, h); "
+        "}\n",
         ['grid: ["ceil_div(w, 32)", "ceil_div(h, 8)"]', "block: [block_x, block_y]"],
         [],
     ),
     "the width of a specialisation": (
-        "template <class T> struct W; template <> struct W<float> { static constexpr int n = 4; };\n"
+        "template <class T> struct W; template <> struct W<float> { static constexpr int n = 4; "
+        "};\n"
         "template <> struct W<double> { static constexpr int n = 2; };\n"
         "template <class T> __global__ void k(T* y, const T* x, int m) {\n"
         "  int i = (blockIdx.x * blockDim.x + threadIdx.x) * W<T>::n;\n"
@@ -146,7 +149,8 @@ KINDS = {
         "  static constexpr int rows() { return kWarps; } };\n"
         "template <class Q> __global__ void k(float* y, const float* x, int rows, int n) {\n"
         "  int r = blockIdx.x * Q::rows() + threadIdx.x / 32;\n"
-        "  if (r < rows) for (int c = threadIdx.x % 32; c < n; c += 32) y[r * n + c] = x[r * n + c]; }\n"
+        "  if (r < rows) for (int c = threadIdx.x % 32; c < n; "
+        "c += 32) y[r * n + c] = x[r * n + c]; }\n"
         "void f(float* p, int rows, int n) { using Q = P<8>;\n"
         "  k<Q><<<(rows + Q::rows() - 1) / Q::rows(), Q::kThreads>>>(p, p, rows, n); }\n",
         ["block: [256]", "block: [warps * 32]", 'grid: ["ceil_div(rows, warps)"]'],
@@ -184,7 +188,8 @@ KINDS = {
         "__global__ void k(float* y, const float* x, const int* label, int n, int classes) {\n"
         "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;\n"
         "  const int t = label[i]; y[i] = x[i * classes + t]; }\n"
-        "void f(float* y, float* x, int* l, int n, int c) { k<<<(n + 127) / 128, 128>>>(y, x, l, n, c); }\n",
+        "void f(float* y, float* x, int* l, int n, int c) { k<<<(n + 127) / 128, 128>>>(y, x, "
+        "l, n, c); }\n",
         ["role: input, fill: indices(classes)}"],
         [],
     ),
@@ -201,21 +206,26 @@ KINDS = {
         "template <int M> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = M ? x[i] : -x[i]; }\n"
         "static void (*const table[])(float*, const float*, int) = {k<0>, k<1>};\n"
-        "void f(float* p, int n, int m) { auto one = table[m]; one<<<(n + 127) / 128, 128>>>(p, p, n); }\n",
+        "void f(float* p, int n, int m) { auto one = table[m]; one<<<(n + 127) / 128, 128>>>(p, "
+        "p, n); }\n",
         ['grid: ["ceil_div(n, 128)"]', "launches one of 2"],
         ["nothing launches"],
     ),
     "blocks for each multiprocessor": (
         "constexpr int kEach = 4;\n" + HEAD +
-        "  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)\n"
+        "  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; "
+        "i += gridDim.x * blockDim.x)\n"
         "    y[i] = x[i]; }\n"
-        "void f(float* p, int n, int sms) { k<<<std::min((n + 255) / 256, sms * kEach), 256>>>(p, p, n); }\n",
+        "void f(float* p, int n, int sms) { k<<<std::min((n + 255) / 256, sms * kEach), "
+        "256>>>(p, p, n); }\n",
         ["  each: ["],
         [],
     ),
     "lanes of a row, which a block has many of": (
-        "template <int LANES, int BLOCK> __global__ void k(float* y, const float* x, int rows, int n) {\n"
-        "  int lane = threadIdx.x % LANES, r = (blockIdx.x * BLOCK + threadIdx.x) / LANES; float s = 0;\n"
+        "template <int LANES, int BLOCK> __global__ void k(float* y, const float* x, int rows, "
+        "int n) {\n"
+        "  int lane = threadIdx.x % LANES, r = (blockIdx.x * BLOCK + threadIdx.x) / LANES; "
+        "float s = 0;\n"
         "  if (r < rows) for (int c = lane; c < n; c += LANES) s += x[r * n + c];\n"
         "  for (int o = LANES / 2; o > 0; o /= 2) s += __shfl_down_sync(~0u, s, o, LANES);\n"
         "  if (lane == 0 && r < rows) y[r] = s; }\n"
@@ -532,4 +542,4 @@ def test_a_tuning_script_says_sizes_and_restrictions_by_names_and_lambdas(
     assert '- "block_size_x <= 512"' in space
     assert "- block_size_x * tile_x < 64" in space
     assert 'grid: ["ceil_div(512, block_size_x * tile_x)", 64]' in space
-    assert "# filter_width = 5 (line 5) is left out" in space
+    assert "# filter_width = 5 (line 4) is left out" in space

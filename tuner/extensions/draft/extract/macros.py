@@ -67,12 +67,10 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     leading = launching | _with_users(host, _LEADS)
     loops = {name: macro for name, macro in macros.items() if is_inline(macro)}
     source_items: list[SourceItem] = []
-    for item in items:
+    for item in (_with_kernel_head(item, macros) for item in items):
         if item.kind == "macro" and DEFINE.match(item.code):
             # as they are defined up to here: another #define may follow, or #undef
             texts[item.name] = item.text[item.lead :]
-        if item.kind == "function":
-            item = _with_kernel_head(item, macros)
         if item.kind == "invocation":
             source_items += _expand_item(item, texts)
         elif item.kind in ("function", "class") and not is_marked(item.head):
@@ -114,13 +112,16 @@ def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
 
 def _with_kernel_head(function: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
     # `KERNEL(scale)(float* y, int n) {`, and the bounds of a launch by a name of their own
+    if function.kind != "function":
+        return function
     heads = {n: m for n, m in macros.items() if re.search("__global__|__launch_bounds__", m.body)}
     bounds = {name: macro for name, macro in heads.items() if "__global__" not in macro.body}
     for name in (n for _ in range(2) for n in IDENTIFIER.findall(function.head) if n in heads):
         match = re.search(rf"\b{name}\b\s*", function.head)
         if match is None or (name in bounds) is not ("__global__" in function.head):
             continue
-        arguments, end = (), match.end()
+        arguments: tuple[str, ...] = ()
+        end = match.end()
         if heads[name].parameters is not None:
             arguments, end = listed(function.code, end)
         # of `extern "C"` its string is gone

@@ -90,7 +90,10 @@ def _asked(
     for _ in range(2):
         own = stated.get(asked.id, [asked]) if isinstance(asked, ast.Name) else [asked]
         asked = own[0] if len(own) == 1 else None
-    texts = [_restriction(one, literals) for one in (asked.elts if isinstance(asked, ast.List) else [asked])]
+    texts = [
+        _restriction(one, literals)
+        for one in (asked.elts if isinstance(asked, ast.List) else [asked])
+    ]
     divisors: list[str | None] = []
     for key, extent in zip(_DIVISORS, EXTENTS, strict=True):
         by = [extent] if extent in values else None
