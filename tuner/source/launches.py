@@ -47,6 +47,8 @@ _GLOBAL = re.compile(
     r"^(?:static\s+)?(?:unsigned\s+)?(?:int|long|size_t|u?int\d+_t|dim3)\s+(\w+)\s*=([^;,{}]+);",
     re.M,
 )
+_CONSTANT_BLOCK = re.compile(r"\bconst(?:expr)?\s+dim3\s+(\w+)\s*([({][^;]*[)}])\s*;")
+_ELEMENT = re.compile(r"(\w+)\s*\[[^\[\]]*\]")
 # `fast ? &a : &b`
 _BRANCHES = re.compile(r"(?:[^?:;]|::)*\?|(?<!:):(?!:)")
 _MAX_HOPS = 4
@@ -62,7 +64,10 @@ def find_launches(
     outside = (m for m in _GLOBAL.finditer(masked) if not within(m.start(), functions))
     changed = r"\b{0}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|&\s*{0}\b|\b{0}\s*(?:\+\+|--)"
     once = (m for m in outside if len(re.findall(changed.format(m[1]), masked)) == 1)
-    finder = _Finder(masked, lines, functions, {match[1]: fold(match[2]) for match in once})
+    known = {match[1]: fold(match[2]) for match in once}
+    blocks = (m for m in _CONSTANT_BLOCK.finditer(masked) if not within(m.start(), functions))
+    known |= {match[1]: fold(match[2]) for match in blocks}
+    finder = _Finder(masked, lines, functions, known)
     sites = [*finder.chevrons(), *finder.runtime(), *finder.find_helper_launches()]
     sites += [site for own in sites for site in finder.calls_of_helper(own)]
     return tuple(sorted(sites, key=lambda site: site.line))
@@ -100,6 +105,8 @@ class _Finder:
         declared = rf"(?:\(\s*\*\s*{name}\s*\)\s*\([^;{{}}=]*\)|(?<![\w.>]){name})"
         set_to = re.compile(rf"{declared}\s*=(?!=)\s*([^;{{}}]+);")
         texts = [(m[1], m.start(1)) for m in set_to.finditer(self.masked, start, at)][::-1]
+        if texts and (element := _ELEMENT.fullmatch(fold(texts[0][0]))) is not None:
+            return self.pointees(element[1], at)
         # `void (*table[])(float*, int) = {&one<2>, &one<4>};`, in the function or outside of it
         table = re.compile(
             rf"(?<![\w.>]){name}\s*\[[^\]]*\]\s*(?:\)\s*\([^;{{}}=]*\)\s*)?=\s*\{{([^{{}};]+)\}}"
@@ -290,7 +297,7 @@ def _end_of_config(masked: str, start: int) -> int | None:
 
 
 def _parse_callee(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
-    end = len(masked[:end].rstrip())
+    end = len(masked[:end].rstrip(") "))  # `(scale<T, 8>)<<<...>>>`, as macros have it
     arguments: tuple[str, ...] = ()
     if masked[:end].endswith(">"):
         angle = opening(masked, end - 1, "<>", stop=";{}")
@@ -330,7 +337,8 @@ def _config(name: str, known: Mapping[str, str]) -> list[str]:
 
 
 def _extents(name: str, known: Mapping[str, str], *, named: bool = False) -> tuple[str, ...]:
-    text = _resolve_name(name, known)
+    own = name.rpartition("::")[2]
+    text = _resolve_name(own if own in known else name, known)
     match = _DIM3.match(text)
     if named and not match and (number(text) is not None or _ASKED.search(text)):
         # a size that the problem may have a name for

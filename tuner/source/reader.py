@@ -64,6 +64,7 @@ _SYMBOLS: dict[str, tuple[str, SymbolKind]] = {
     "preproc_function_def": ("name", "macro"),
     **dict.fromkeys(_CLASSES, ("name", "class")),
 }
+_COUNTING = re.compile(r"enum\s+(?!class\b|struct\b)[^{]*\{[^}]*=\s*(?:32|64|96|128|192|256|512)\b")
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 
 
@@ -154,9 +155,11 @@ class _Reader:
             if node.type == "preproc_def":
                 yield from self.constant(part(node, "name"), part(node, "value"), ["define"])
             elif node.type == "enumerator":
-                # of an enumeration with a name each says what, not how many
+                # of an enumeration with a name each says what, unless one counts threads
                 inside = node.parent.parent if node.parent is not None else None
-                if inside is not None and part(inside, "name") is None:
+                if inside is not None and (
+                    part(inside, "name") is None or _COUNTING.match(self.text(inside))
+                ):
                     yield from self.constant(part(node, "name"), part(node, "value"), ["const"])
             elif node.type == "field_declaration":
                 names = node.children_by_field_name("declarator")
@@ -217,10 +220,11 @@ class _Reader:
                 declarator = next((n for n in inside if n.type == "function_declarator"), None)
                 if named := part(declarator, "declarator"):
                     yield Symbol(bare_name(self.text(named)), "function", span_of(node))
-            elif node.type == "init_declarator" and not any(
-                around.type == "function_definition" for around in ancestors(node)
+            elif node.type in ("init_declarator", "enumerator") and not any(
+                around.type in ("function_definition", "field_declaration_list")
+                for around in ancestors(node)
             ):
-                name = part(node, "declarator")
+                name = part(node, "declarator") or part(node, "name")
                 if name is not None and node.parent is not None:
                     yield Symbol(self.text(name), "constant", span_of(node.parent))
             elif node.type not in _CLASSES or part(node, "body") is not None:

@@ -16,6 +16,7 @@ from tuner.extensions.draft.host_path import Host, plain
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite, Shape, cancel_factors, linear, product, widest
 from tuner.extensions.draft.launches import Axes, LaunchDraft, numbers_of
+from tuner.extensions.draft.loops import terms_of
 from tuner.extensions.draft.ranges import range_fill
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import TunableConstant
@@ -150,9 +151,14 @@ class Arrays:
         found: dict[str, Stated] = {}
         for name, (shape, _) in shapes.items():
             for reach in self.reaches.get(name, []):
-                for table in self.index_arrays(reach):
+                # `x[i * classes + label[i]]` is an element of a row, and no row
+                site, terms = self.site(reach), terms_of(reach.index)
+                for table in site.index_arrays(reach.index):
                     plainly = reach.writes and not reach.reads
-                    fill = f"{'distinct' if plainly else 'indices'}({shape[0]})"
+                    own = re.compile(rf"{table}\s*\[[^\[\]]*\]")
+                    is_element = any(own.fullmatch(site.expand(term)) for term in terms)
+                    extent = shape[-1 if is_element else 0]
+                    fill = f"{'distinct' if plainly else 'indices'}({extent})"
                     found.setdefault(table, (fill, f"points into {name}, line {reach.line}"))
         used = {extent for shape, _ in shapes.values() for extent in shape}
         for name, last in self.lasts.items():

@@ -146,7 +146,7 @@ def _constants(
         if type(value) is int and value > 1 and value in stated and not splits_work(name, value):
             reason = reason or _STATED
         own_values = script.get(name, ())
-        if reason is not None and (not own_values or often[name] > 1):
+        if reason is not None and (len(own_values) < 2 or often[name] > 1):
             left.append(f"{name} = {constant.value} (line {constant.line}) is left out: {reason}")
             continue
         bounds = launch.kernel.bounds
@@ -170,7 +170,9 @@ def _is_split(launch: HostLaunch, name: str, stated: str) -> bool:
     # what does not round up may count rows, of which each block has one
     less = str(int(stated) - 1) if stated.isdigit() else rf"{stated}\s*-\s*1"
     rounded_up = rf"\+\s*\(?\s*{less}\s*\)?\s*\)\s*/\s*{stated}\b"
-    is_block = stated in launch.site.block and re.search(rounded_up, text) is not None
+    rounded_up += rf"|-\s*1\s*\)\s*/\s*\([\w *]*\b{stated}\b"  # of a product
+    is_rounded = re.search(rounded_up, text) is not None
+    is_block = is_rounded and launch.follow(stated) in launch.block_names
     is_taken = re.search(
         rf"=\s*[^;=<>]*\bthreadIdx\.x[^;=<>]*\)\s*\*\s*{name}\s*;",
         launch.source.masked[slice(*launch.kernel.body)],
@@ -199,7 +201,7 @@ def _members(
         value = number(traits.numbers[member])
         if member in taken or value is None or why_fixed(member, value) is not None:
             continue
-        if not is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
+        if not splits_work(member, value):
             continue
         own, block = names.of(member), is_block(member, value)
         line = LineIndex(launch.source.masked).at(spans[0][0])
@@ -223,7 +225,7 @@ def _template(
     lifted: dict[int, int | bool] = {}
     for index, (parameter, text) in enumerate(zip(launch.kernel.template, instance, strict=True)):
         value = number(launch.value(text))
-        if value is None or parameter.is_type or text in named:
+        if value is None or parameter.is_type or bare_name(text) in named:
             continue
         reason = why_fixed(parameter.name, value if parameter.kind != "bool" else bool(value))
         if reason == PROBLEM_SIZE and _is_split(launch, parameter.name, stated[index]):
@@ -243,7 +245,9 @@ def _template(
         else:
             name = f"{parameter.name} = {launch.value(text)} (line {parameter.line})"
             left.append(f"{name} is left out: {reason}")
-    first = next((i for i, text in enumerate(instance) if i in lifted or text in named), None)
+    first = next(
+        (i for i, text in enumerate(instance) if i in lifted or bare_name(text) in named), None
+    )
     if first is None:
         return [], (), instance, left
     choices, edits = [], []

@@ -19,7 +19,7 @@ from tuner.extensions.draft.launches import (
     source_names,
     template_launch,
 )
-from tuner.extensions.draft.loops import counts_blocks, terms_of
+from tuner.extensions.draft.loops import counts_blocks, leaves_state, terms_of, thread_loops
 from tuner.extensions.draft.meaning import PER_THREAD, snake_case, taken_at_once
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
@@ -32,7 +32,7 @@ from tuner.source.syntax import fold, listed, number
 _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
 # a thread of the grid, among rows of so many threads
-_OF_GRID = r"\bblockIdx ?\.x ?\* ?blockDim ?\.x ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_OF_GRID = r"\bblockIdx ?\.x ?\* ?(?:blockDim ?\.x|\w+) ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
 _MAY_FOLLOW = "of the launch may come from it, and nothing shows how"
 _EACH_BLOCK = "an array has an element for each block"
 _EACH_LEAVES = "what a block takes of the whole shows in what it leaves"
@@ -160,7 +160,8 @@ def _tile_products(choices: Sequence[TunableConstant], tuned: LaunchDraft) -> It
         for threads in numbers:
             rest = [c for c in numbers if c.name not in grid and c not in (tile, threads)]
             sized = [c for c in rest if int(threads.default) * int(c.default) == tile.default]
-            if tile.name in grid and threads.name == block and len(sized) == 1:
+            is_own = tile is not threads and tile.name in grid
+            if is_own and threads.name == block and len(sized) == 1:
                 yield f"{tile.name} == {threads.name} * {sized[0].name}"
 
 
@@ -185,9 +186,10 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     unproved = {name: f"{what} {_MAY_FOLLOW}" for name, what in unproved.items()}
     counted = _counted_blocks(launch, axes, proposals).values()
     unproved |= {takes: _EACH_BLOCK for _, _, takes in counted if takes.isidentifier()}
-    if "gridDim" in launch.body and any(
-        access.writes and counts_blocks(access.index) for access in launch.accesses()
-    ):
+    if (
+        "gridDim" in launch.body
+        and any(access.writes and counts_blocks(access.index) for access in launch.accesses())
+    ) or any(leaves_state(launch, body, launch.accesses()) for body in thread_loops(launch)):
         threads = (c for c in choices if c.is_block or c.axis is not None or warp_threads(c))
         unproved |= {c.name: _EACH_LEAVES for c in threads}
     extents = [c.name for c in choices if c.axis is not None]
@@ -304,7 +306,7 @@ def _what_stays(
             comes_from = True
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
-            is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
+            is_there = re.search(rf"(?<![\w.]){size}\b" if size > 1 else r"// 1\b", told)
             comes_from |= bool(is_there) and not re.search(
                 "unroll|stage|depth|pipeline", choice.name
             )

@@ -146,7 +146,7 @@ def draft(
     Raises `KernelError` with the list where `kernel` is not given and the file does not launch one.
     """
     launch, maps = split_maps(HostLaunch.of(source, _choose_kernel(source, kernel)))
-    launch = launch.with_divisors(script.divisors)
+    launch = launch.with_divisors(script.divisors, script.sizes)
     require_arguments(launch.kernel)
     hosts = [Host(source, path) for path in paths_to(launch)]
     stated = None if problem is None else statement_of(problem)

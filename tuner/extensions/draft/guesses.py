@@ -62,7 +62,7 @@ def usual(name: str, dtype: str, besides: Collection[str] = ()) -> str:
     if dtype == "bool":
         return "true"
     if "int" in dtype:
-        return "1"
+        return "0" if re.fullmatch(r"(.*_)?rank", name.lower()) else "1"
     known = usual_by_name(name)
     return known or next((value for value in _ELSE if value not in besides), _ELSE[0])
 

@@ -102,7 +102,7 @@ class Host:
             return None if value is None else Number(value, line)
         # `argc > 1 ? atoi(argv[1]) : 1 << 20`: the one that needs no command line
         test, *texts = (text_of(child, source) for child in node.named_children)
-        holds = number(test)
+        holds = self.holds(test, level, depth + 1)
         if holds is not None:
             return self.number(texts[0 if holds else 1], level, line, depth + 1)
         numbers = [self.number(text, level, line, depth + 1) for text in texts]
@@ -113,9 +113,9 @@ class Host:
         named = [found for found in numbers if found is not None]
         return named[0] if len(named) == 1 else None
 
-    def holds(self, condition: str, level: int = 0) -> bool | None:
+    def holds(self, condition: str, level: int = 0, depth: int = 0) -> bool | None:
         """Tell whether a condition in one of the functions holds; None where nobody knows."""
-        stated = self._insert_numbers(plain(condition), level, self.path[level].line, 0)
+        stated = self._insert_numbers(plain(condition), level, self.path[level].line, depth)
         value = None if stated is None else translate(stated, Scope())
         found = None if value is None else number(value)
         return None if found is None else bool(found)

@@ -26,13 +26,14 @@ from tuner.source.accesses import Assigned, bare, find_assignments
 from tuner.source.facts import (
     IDENTIFIER,
     KernelFunction,
+    KernelParameter,
     LaunchSite,
     SourceFile,
     Span,
     bare_name,
 )
 from tuner.source.kernels import element_dtype
-from tuner.source.syntax import closing, listed, number
+from tuner.source.syntax import closing, fold, listed, number
 
 # threads where the host code leaves them to its caller
 _USUAL = 256
@@ -42,6 +43,12 @@ INTEGERS = ("int32", "uint32", "int64", "uint64")
 _UNDERSTOOD = frozenset(("min", "max", "int", "sizeof", "dim3", "ceil_div", "cdiv"))
 # `pack::size`, `Pack<float>::size`
 _OWNER = re.compile(r"\b(\w+(?:<[^<>]*>)?)::(?=\w)")
+_CAST = (
+    r"(?:_cast\s*<|\()\s*(?:const\s+)?(\w[\w:]*(?:\s+\w+)?)\s*(?:\bconst\s*)?\*[^()<>]*[>)]"
+    r"\s*\(*\s*{}\b"
+)
+_LAMBDA = re.compile(r"\[[^\[\]]*\]\s*(?=\()")
+_LAMBDA_BODY = re.compile(r"\s*(?:->\s*[\w:]+\s*)?\{\s*return\s+([^;]*);\s*\}")
 _RETURNED = re.compile(r"return\s*(?:dim3\s*)?(?=[({])([^;]*,[^;]*);")
 # declared, counted, handed out by address, or set
 _SET = re.compile(
@@ -79,12 +86,35 @@ def _candidates(text: str) -> tuple[int, ...]:
     return tuple(fitting[0]) if fitting else ()
 
 
-def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
+def _with_element(parameter: KernelParameter, body: str) -> KernelParameter:
+    # `const void* in`, where `static_cast<const float*>(in)` alone says what it points to
+    if (parameter.c_type, parameter.pointers) != ("void", 1):
+        return parameter
+    found = {fold(text) for text in re.findall(_CAST.format(parameter.name), body)}
+    return replace(parameter, c_type=found.pop()) if len(found) == 1 else parameter
+
+
+def read_lambda(text: str) -> tuple[tuple[str, ...], str] | None:
+    """Read the parameters of a lambda that does nothing but return, and what it returns."""
+    match = _LAMBDA.match(text)
+    pieces, end = listed(text, match.end()) if match is not None else ((), 0)
+    returned = _LAMBDA_BODY.fullmatch(text, end) if end else None
+    names = tuple(IDENTIFIER.findall(piece.partition("=")[0])[-1] for piece in pieces)
+    return None if returned is None else (names, returned[1])
+
+
+def _returned(
+    source: SourceFile, extents: tuple[str, ...], known: Mapping[str, str]
+) -> tuple[str, ...]:
     # `grid_of(w, h)`, where the one function that takes it has one `return`, of `dim3(...)`
     call = re.fullmatch(r"(?:\w+::)*(\w+)\s*(?=\()(.*)", " ".join(extents), re.DOTALL)
     if call is None or len(extents) > 1:
         return extents
     masked, passed = source.masked, listed(call[2], 0)[0]
+    if (made := read_lambda(known.get(call[1], ""))) is not None:
+        match = _RETURNED.fullmatch(f"return {made[1]};")
+        stated = dict(zip(made[0], passed, strict=False))
+        return tuple(_with_passed(t, stated) for t in listed(match[1], 0)[0]) if match else extents
     heads = [head for head in heads_of(source) if head.name == call[1]]
     fitting = [
         (head, arguments)
@@ -109,10 +139,11 @@ def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
     is_set = {name for texts in lists for text in texts for name in IDENTIFIER.findall(text)}
     if is_set & {name for text in pieces for name in IDENTIFIER.findall(text)}:
         return extents
-    return tuple(
-        IDENTIFIER.sub(lambda m: f"({arguments[m[0]]})" if m[0] in arguments else m[0], text)
-        for text in pieces
-    )
+    return tuple(_with_passed(text, arguments) for text in pieces)
+
+
+def _with_passed(text: str, arguments: Mapping[str, str]) -> str:
+    return IDENTIFIER.sub(lambda m: f"({arguments[m[0]]})" if m[0] in arguments else m[0], text)
 
 
 def _arguments_for(
@@ -148,6 +179,9 @@ class HostLaunch:
 
         One whose template arguments are known comes first. What was extracted has chosen already.
         """
+        body = source.masked[slice(*kernel.body)]
+        parameters = tuple(_with_element(p, body) for p in kernel.parameters)
+        kernel = replace(kernel, parameters=parameters)
         launches = [cls(source, kernel, site) for site in source.launches_of(kernel.name)]
         launches = [launch for launch in launches if launch.instance is not None] or launches
         nowhere = next(
@@ -158,21 +192,24 @@ class HostLaunch:
         if source.host_from is None and len(launches) > 1:
             first = next((launch for launch in launches if not launch.is_ruled_out), first)
         if first is not None:
-            first = first.with_helpers()
             # what variables are that several lines of the host code set
             values = branch_values(source.masked, first.around, first.site.at)
             definitions = first.as_chosen({**values, **first.site.definitions})
             site = replace(first.site, definitions=definitions)
-            return replace(first, site=site).with_block()
+            return replace(first, site=site).with_helpers().with_block()
         host_launch = cls(source, kernel, nowhere, is_guessed=True)
         site = guessed_site(source, kernel, nowhere, host_launch.types())
         return replace(host_launch, site=site).with_block()
 
-    def with_divisors(self, divisors: Sequence[str | None]) -> HostLaunch:
+    def with_divisors(
+        self, divisors: Sequence[str | None], sizes: Sequence[int] = ()
+    ) -> HostLaunch:
         """Divide by what a script says where nothing launches the kernel, as far as it is known."""
         rounded = re.compile(r"\((.+) \+ (.+) - 1\) / \2")
         names = {constant.name for constant in self.source.constants}
         grid = [*self.site.grid]
+        if self.is_guessed and sizes and UNKNOWN in grid:
+            grid = [str(size) for size in sizes]
         for place, by in enumerate(divisors[: len(grid)] if self.is_guessed else ()):
             match = rounded.fullmatch(grid[place])
             is_known = by is not None and {*IDENTIFIER.findall(by)} <= names
@@ -183,8 +220,9 @@ class HostLaunch:
 
     def with_helpers(self) -> HostLaunch:
         """Say what a grid or block is that a function of the file returns as a whole."""
-        grid, block = (_returned(self.source, one) for one in (self.site.grid, self.site.block))
-        return replace(self, site=replace(self.site, grid=grid, block=block))
+        site = self.site
+        grid, block = (_returned(self.source, e, site.definitions) for e in (site.grid, site.block))
+        return replace(self, site=replace(site, grid=grid, block=block))
 
     def with_block(self) -> HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
@@ -457,8 +495,11 @@ class HostLaunch:
     def value(self, text: str) -> str:
         """Follow host variables, then the file's constants."""
         text = self.follow(text)
-        values = {c.value for c in self.source.constants if c.name == text}
-        if not values and (limit := LIMITS.get(text.rpartition("::")[2])) is not None:
+        name = text.rpartition("::")[2]
+        constants = [c for c in self.source.constants if c.name == name]
+        # `sizes::kBlock`, but of a class only its launch knows what `Plan::kThreads` is computed of
+        values = {c.value for c in constants if name == text or c.number is not None}
+        if not values and (limit := LIMITS.get(name)) is not None:
             return str(limit)
         return values.pop() if len(values) == 1 else text
 

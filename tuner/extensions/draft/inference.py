@@ -94,7 +94,8 @@ def infer(
     reading = _Reading(launch, axes, hosts, arrays)
     axes, arguments = reading.without_loose_axes(reading.arguments(), tuned, choices)
     distinct: dict[tuple[tuple[str, int], ...], Mapping[str, Number]] = {}
-    for size in arrays.sizes:
+    fixed = {axes.names[c.name]: Number(int(c.number or 0), c.line) for c in axes.fixed.values()}
+    for size in arrays.sizes or [fixed] * bool(fixed):
         sizes = {axis: n for axis, n in size.items() if axis in axes.names.values()}
         distinct.setdefault(tuple((axis, n.value) for axis, n in sizes.items()), sizes)
     # what indices are below is an axis of its own where nothing else says it
@@ -179,6 +180,12 @@ class _Reading:
         source = self.launch.source
         pairs = (_COUNTS.findall(source.masked, *s) for s in source.reachable([self.launch.kernel]))
         counts = {name for found in pairs for pair in found for name in pair}
+        # which of several processes this is; a `rank` that a loop counts up to is a size
+        counts -= {
+            n
+            for n in counts
+            if usual(n, "int32") == "0" and not re.search(rf"<=?\s*{n}\b", self.launch.code)
+        }
         unused = [name for name, axis in self.axes.names.items() if axis not in used]
         numbers = {a.parameter.name for a in arguments}
         loose = {name for name in unused if name in numbers - counts - self.launch.varying}
@@ -343,6 +350,8 @@ class _Reading:
                 or (first is not None and (first > 0 or not bound.limit.endswith(") + 1")))
             ):
                 return True
+        inner = {c.name: str(c.number) for c in constants if c.number}
+        index = IDENTIFIER.sub(lambda m: inner.get(m[0], m[0]), index)
         return _INNER.search(index) is not None
 
 

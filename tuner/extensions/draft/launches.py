@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.host_code import functions_of
 from tuner.extensions.draft.host_path import Host, Number, plain
-from tuner.extensions.draft.host_values import INTEGERS, HostLaunch, names_behind
+from tuner.extensions.draft.host_values import INTEGERS, HostLaunch, names_behind, read_lambda
 from tuner.extensions.draft.meaning import PER_THREAD, PROBLEM_SIZE, why_fixed
 from tuner.extensions.draft.translate import Scope, Translation, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant, warp_threads
@@ -32,7 +32,7 @@ _ROW = (
 _REACH = re.compile(r"RADIUS|HALO|BORDER|GHOST|STENCIL|FILTER", re.IGNORECASE)
 _RETURN = re.compile(r"\breturn\b([^;]*);")
 _MAX_DEPTH = 8
-_VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<|\.|->))")
+_VARIABLE = re.compile(r"(?<![\w.:>])[A-Za-z_]\w*(?!\w|\s*(?:\(|::|<(?![=<\s])|\.|->))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +79,28 @@ def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
     for name, value in launch.site.definitions.items():
         if name in sized and name not in texts and number(value) is not None:
             found[name] = names.axis(name)
-    scope = scope_of(launch, Axes(found), ())
+    scope, zeros = scope_of(launch, Axes(found), ()), dict[str, tuple[str, str]]()
     for text in grid:
         own = replace(scope, values={**scope.values, **found})
         if translate(text, own) is not None:
             continue
         unknown = dict.fromkeys(_unknown_names(text, own))
         if translate(text, replace(own, values={**own.values, **{n: n for n in unknown}})):
-            found |= {name: names.axis(name) for name in unknown}
+            zeros |= {name: told for name in unknown if (told := _where_zero(name, hosts))}
+            found |= {name: names.axis(name) for name in unknown if name not in zeros}
     if found:
-        derived = _derived(launch, found)
+        derived = _derived(launch, found) | zeros
         names_left = {name: axis for name, axis in found.items() if name not in derived}
         return Axes(names_left, strides=derived)
     fixed = {constant.name: constant for constant in _fixed_constants(launch)}
     return Axes({name: names.axis(name) for name in fixed}, fixed)
+
+
+def _where_zero(name: str, hosts: Sequence[Host]) -> tuple[str, str] | None:
+    # 0 wherever the host code is called, `run(y, x, n, 0)`, and the first line that says so
+    numbers = [host.number(name) for host in hosts]
+    lines = [one.line for one in numbers if one is not None and one.value == 0]
+    return ("0", f"line {lines[0]}") if lines and len(lines) == len(numbers) else None
 
 
 def _derived(launch: HostLaunch, found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -239,7 +247,7 @@ def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
 
 def _results(launch: HostLaunch) -> dict[str, Translation]:
     # functions and macros in the launch that compute their result and do nothing else
-    source = launch.source
+    source, site = launch.source, launch.site
     functions = functions_of(source)
     spans = tuple(function.span for function in functions)
     translations: dict[str, Translation] = {}
@@ -255,6 +263,9 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
             translations[function.name] = Translation(
                 function.parameters, returns[0][1], definitions, defaults
             )
+    for name in launch.names & site.definitions.keys():
+        if (result := read_lambda(site.definitions[name])) is not None:
+            translations[name] = Translation(*result)
     for macro in macros_in(source.masked).values():
         is_result = macro.parameters is not None and not re.search(r"[;{#]", macro.body)
         if is_result and macro.name in launch.names:

@@ -9,18 +9,28 @@ from itertools import pairwise
 
 from tuner.extensions.draft.array_access import Access, own_arrays, split_at
 from tuner.extensions.draft.host_path import plain
-from tuner.extensions.draft.host_values import HostLaunch
+from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.launches import Axes, scope_of
 from tuner.extensions.draft.meaning import PER_THREAD, WARP
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant
 from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
 from tuner.model.kernel import DTYPE_BYTES
-from tuner.source.accesses import bare, bounds_at
+from tuner.source.accesses import bare, bounds_at, handed_by_reference
 from tuner.source.facts import IDENTIFIER, Span, within
 from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of
-from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
+from tuner.source.syntax import (
+    Node,
+    ancestors,
+    closing,
+    fold,
+    number,
+    parse_tree,
+    part,
+    text_of,
+    walk,
+)
 
 # what the parameters are called
 WORK = frozenset(("vec", "streaming", "items", "unroll"))
@@ -32,6 +42,9 @@ _TIED = re.compile(
     r"\bthreadIdx\b|__sync|_sync\b|__shfl|__ballot|__activemask|\b(?:goto|break|continue|return|asm"
     r"|cooperative_groups|cg)\b|\bcuda::barrier\b"
 )
+# what a body declares, and what it sets
+_OWN = re.compile(r"(?:^|[;{}(])\s*(?:const\s+)?[A-Za-z_][\w:<>]*[\s*&]+(\w+)\s*[=;({\[]")
+_SET = re.compile(r"(?<![\w.>\]])([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)([^;]*)")
 _SYNCED = re.compile(r"__sync|_sync\b|__shfl|\b__shared__\b|\bthis_thread_block\b")
 _CONDITIONAL = frozenset(
     ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement",
@@ -207,6 +220,8 @@ class _Loops:
         changed = rf"(?<![\w.]){name}\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b"
         tied = _TIED.search(text) or any(re.search(r"threadIdx|__sync|_sync\b", c) for c in called)
         if tied or re.search(changed, text) or (site.over_grid and "blockIdx.x" in text):
+            return False
+        if leaves_state(self.launch, site.body, self.accesses):
             return False
         # what a thread writes here, another may read where the order stays
         bodies = [vector_site.body for vector_site in self.sites]
@@ -479,6 +494,38 @@ def factors_of(text: str) -> list[str]:
 def counts_blocks(index: str) -> bool:
     """Tell whether each block of the grid has an element of its own."""
     return any(re.fullmatch(r"blockIdx\.[xyz]", bare(term)) for term in terms_of(index))
+
+
+def thread_loops(launch: HostLaunch) -> Iterator[Span]:
+    """Yield the bodies of the loops in which a thread goes as far as a block or a grid has more."""
+    masked = launch.source.masked
+    own = names_behind(launch.site.block, launch.definitions) | {"blockDim", "gridDim"}
+    for match in re.finditer(r"\bfor\s*(?=\()", masked[: launch.kernel.body[1]]):
+        end = closing(masked, match.end())
+        if match.start() < launch.kernel.body[0] or end is None:
+            continue
+        step = masked[match.end() : end].rpartition(";")[2]
+        if own & names_behind([step], launch.values_at(match.start())):
+            block = masked[end:].lstrip().startswith("{")
+            at = masked.find("{" if block else ";", end)
+            yield end, (closing(masked, at) or at) if block else at + 1
+
+
+def leaves_state(launch: HostLaunch, body: Span, accesses: Sequence[Access]) -> bool:
+    """Tell whether what a loop writes depends on what a variable was in the pass before."""
+    masked = launch.source.masked
+    text, known = masked[slice(*body)], {p.name for p in launch.kernel.parameters}
+    own, state = {*_OWN.findall(text)}, handed_by_reference(masked, body)
+    for match in _SET.finditer(text):
+        first = re.search(rf"\b{match[1]}\b(?:\s*=(?!=)([^;]*))?", text)
+        is_new = first is not None and first[1] and match[1] not in IDENTIFIER.findall(first[1])
+        state |= set() if is_new else {match[1]}
+    state -= own
+    for _ in range(4 if state else 0):
+        state |= {m[1] for m in _SET.finditer(text) if state & {*IDENTIFIER.findall(m[2])}}
+    writes = (a.at for a in accesses if a.writes and a.array in known and within(a.at, [body]))
+    stored = (masked[at : masked.find(";", at)].partition("=")[2] for at in writes)
+    return any(state & {*IDENTIFIER.findall(text)} for text in stored)
 
 
 def terms_of(text: str) -> list[str]:

@@ -144,7 +144,7 @@ def why_meant(
     text = _ASSERTED.sub(";", text)
     around = names_behind(launch.site.block, launch.definitions)
     counted = (*launch.site.grid, launch.site.shared)
-    grid = " ".join([launch.expand(text) for text in counted])
+    grid = " ".join([*counted, *(launch.expand(text) for text in counted)])
     grid += " ".join(
         launch.definitions.get(name, "") for name in names_behind(counted, launch.site.definitions)
     )
@@ -161,6 +161,10 @@ def why_meant(
     # and what is computed from it: `constexpr int per_pack = pack_bytes / sizeof(T);`
     for _ in range(2):
         own = _any_of(names | {m[1] or m[2] for m in re.finditer(_DERIVED.format(own=own), text)})
+    # `if (k < BINS) bins[k] = 0;`: an array that is handed over has so many
+    for counter in re.findall(rf"\b(\w+)\s*<\s*{own}\s*[;)&]", text):
+        if re.search(rf"{_any_of(passed)}\s*\[\s*{counter}\s*\]", text):
+            return PROBLEM_SIZE
     pieces = (piece for piece in re.split(r"[;{}]", text) if re.search(own, piece))
     plain = (p if "__shared__" in p else re.sub(r"\[[^\[\]]*\]", "", p) for p in pieces)
     tied = any(map(_SPLIT.search, plain))

@@ -114,6 +114,8 @@ class _ExpressionTranslator:
 
     def expression(self, node: Node) -> str:
         text = fold(text_of(node, self.source))
+        if node.type == "field_expression":
+            text = text.rpartition("::")[2]  # `sizes::kBlock.x`
         if text in self.scope.values:
             return _whole(self.scope.values[text])
         match node.type:
@@ -190,6 +192,8 @@ class _ExpressionTranslator:
         if _BINARY.fullmatch(sign) is None:
             raise _UntranslatableError
         left, right = self.expression(_field(node, "left")), self.expression(_field(node, "right"))
+        if sign in "+-" and right == "0":
+            return left
         if sign == "+" and right == "1":
             rounded = self._rounded_up(_field(node, "left"))
             if rounded is not None:
@@ -297,6 +301,7 @@ def _field(node: Node, name: str) -> Node:
 
 
 def _sum(terms: list[tuple[str, str]]) -> str | None:
+    terms = [(sign, term) for sign, term in terms if term != "0"]
     if not terms or terms[0][0] == "-":
         return None
     total = terms[0][1]

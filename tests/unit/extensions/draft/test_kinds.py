@@ -90,6 +90,150 @@ KINDS = {
         ["kernel: k<4>"],
         [" if "],
     ),
+    "a grid that a lambda makes": (
+        "constexpr int TX = 32, TY = 4;\n"
+        "__global__ void k(float* y, const float* x, int w, int h) {\n"
+        "  int c = blockIdx.x * TX + threadIdx.x, r = blockIdx.y * TY + threadIdx.y;\n"
+        "  if (c < w && r < h) y[r * w + c] = x[r * w + c]; }\n"
+        "void f(float* p, int w, int h) { auto up = [](int a, int b) { return (a + b - 1) / b; };\n"
+        "  auto grid_for = [&](int a, int b) { return dim3(up(a, TX), up(b, TY)); };\n"
+        "  k<<<grid_for(w, h), dim3(TX, TY)>>>(p, p, w, h); }\n",
+        ['grid: ["ceil_div(w, tx)", "ceil_div(h, ty)"]'],
+        ["FILL_IN]  # FILL IN: blocks"],
+    ),
+    "enumerators that count threads": (
+        "enum Plan : int { kCrew = 128, kEach = 4 };\n"
+        "template <int CREW, int EACH> __global__ void k(float* y, const float* x, int n) {\n"
+        "  for (int e = 0; e < EACH; ++e) { int i = (blockIdx.x * EACH + e) * CREW + threadIdx.x;\n"
+        "    if (i < n) y[i] = x[i]; } }\n"
+        "void f(float* p, int n) {\n"
+        "  k<kCrew, kEach><<<(n + kCrew * kEach - 1) / (kCrew * kEach), kCrew>>>(p, p, n); }\n",
+        ["block: [128]", "block: [crew]", 'grid: ["ceil_div(n, crew * each)"]'],
+        ["crew_2", "guessed"],
+    ),
+    "constants of a namespace as template arguments": (
+        "namespace plan { inline constexpr int kBlock = 128; }\n"
+        "template <int BLOCK> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * BLOCK + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
+        "void f(float* p, int n) {\n"
+        "  k<plan::kBlock><<<(n + plan::kBlock - 1) / plan::kBlock, plan::kBlock>>>(p, p, n); }\n",
+        ["block: [block]", 'grid: ["ceil_div(n, block)"]'],
+        ["block_2"],
+    ),
+    "a block that a namespace has": (
+        "namespace plan { const dim3 kBlock(32, 8); }\n"
+        "__global__ void k(float* y, const float* x, int w, int h) {\n"
+        "  int c = blockIdx.x * blockDim.x + threadIdx.x, "
+        "r = blockIdx.y * blockDim.y + threadIdx.y;\n"
+        "  if (c < w && r < h) y[r * w + c] = x[r * w + c]; }\n"
+        "void f(float* p, int w, int h) { dim3 grid((w + plan::kBlock.x - 1) / plan::kBlock.x,\n"
+        "    (h + plan::kBlock.y - 1) / plan::kBlock.y); k<<<grid, plan::kBlock>>>(p, p, w, h); "
+        "}\n",
+        ['grid: ["ceil_div(w, 32)", "ceil_div(h, 8)"]', "block: [block_x, block_y]"],
+        [],
+    ),
+    "the width of a specialisation": (
+        "template <class T> struct W; template <> struct W<float> { static constexpr int n = 4; "
+        "};\n"
+        "template <> struct W<double> { static constexpr int n = 2; };\n"
+        "template <class T> __global__ void k(T* y, const T* x, int m) {\n"
+        "  int i = (blockIdx.x * blockDim.x + threadIdx.x) * W<T>::n;\n"
+        "  for (int e = 0; e < W<T>::n; ++e) if (i + e < m) y[i + e] = x[i + e]; }\n"
+        "void f(double* p, int m) { constexpr int per = W<double>::n;\n"
+        "  k<double><<<(m / per + 255) / 256, 256>>>(p, p, m); }\n",
+        ['grid: ["ceil_div(m // 2, 256)"]'],
+        ["m // 4"],
+    ),
+    "enumerators of a class that is an argument": (
+        "template <int W> struct P { enum { kWarps = W, kThreads = W * 32 };\n"
+        "  static constexpr int rows() { return kWarps; } };\n"
+        "template <class Q> __global__ void k(float* y, const float* x, int rows, int n) {\n"
+        "  int r = blockIdx.x * Q::rows() + threadIdx.x / 32;\n"
+        "  if (r < rows) for (int c = threadIdx.x % 32; c < n; "
+        "c += 32) y[r * n + c] = x[r * n + c]; }\n"
+        "void f(float* p, int rows, int n) { using Q = P<8>;\n"
+        "  k<Q><<<(rows + Q::rows() - 1) / Q::rows(), Q::kThreads>>>(p, p, rows, n); }\n",
+        ["block: [256]", "block: [warps * 32]", 'grid: ["ceil_div(rows, warps)"]'],
+        [],
+    ),
+    "a size that every call passes as 0": (
+        HEAD.replace("n)", "n, int left)") + "  int i = blockIdx.x * 128 + threadIdx.x;\n"
+        "  if (i < n + left) y[i] = i < left ? 0 : x[i - left]; }\n"
+        "void f(float* p, int n, int left) { k<<<(n + left + 127) / 128, 128>>>(p, p, n, left); }\n"
+        "int main() { float* p; int n = 100; f(p, n, 0); }\n",
+        ["axes: [n]", "{name: left, dtype: int32, value: 0}", 'grid: ["ceil_div(n, 128)"]'],
+        [],
+    ),
+    "a state that a thread hands on": (
+        HEAD + "  unsigned s = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  for (int i = s; i < n; i += gridDim.x * blockDim.x) {\n"
+        "    s = s * 5u + 7u; y[i] = s & 1 ? x[i] : 0; } }\n"
+        "void f(float* p, int n) { k<<<16, 256>>>(p, p, n); }\n",
+        ["# block_size = 256 is left out", "unroll: ["],
+        ["  vec: [", "  block_size: ["],
+    ),
+    "a number of bins": (
+        "#define LOG 6\n#define BINS (1 << LOG)\n"
+        "__global__ void k(unsigned* h, const unsigned char* x, int n) {\n"
+        "  __shared__ unsigned s[BINS];\n"
+        "  for (int b = threadIdx.x; b < BINS; b += blockDim.x) s[b] = 0;\n  __syncthreads();\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) atomicAdd(&s[x[i] >> (8 - LOG)], 1u);\n  __syncthreads();\n"
+        "  for (int b = threadIdx.x; b < BINS; b += blockDim.x) atomicAdd(&h[b], s[b]); }\n"
+        "void f(unsigned* h, unsigned char* x, int n) { k<<<(n + 255) / 256, 256>>>(h, x, n); }\n",
+        ["{name: h, dtype: uint32, shape: [64]", "# LOG = 6 (line 1) is left out"],
+        ["  log: ["],
+    ),
+    "indices into a row": (
+        "__global__ void k(float* y, const float* x, const int* label, int n, int classes) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;\n"
+        "  const int t = label[i]; y[i] = x[i * classes + t]; }\n"
+        "void f(float* y, float* x, int* l, int n, int c) { k<<<(n + 127) / 128, 128>>>(y, x, "
+        "l, n, c); }\n",
+        ["role: input, fill: indices(classes)}"],
+        [],
+    ),
+    "pointers to anything": (
+        "template <class T> __global__ void k(const void* in, void* out, int n) {\n"
+        "  const T* src = static_cast<const T*>(in); T* dst = (T*)out;\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) dst[i] = src[i]; }\n"
+        "void f(const void* x, void* y, int n) { k<short><<<(n + 127) / 128, 128>>>(x, y, n); }\n",
+        ["{name: in, dtype: int16, shape: [n], role: input}",
+         "{name: out, dtype: int16, shape: [n], role: output}"],
+        [],
+    ),
+    "a kernel of a table by a variable": (
+        "template <int M> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = M ? x[i] : -x[i]; }\n"
+        "static void (*const table[])(float*, const float*, int) = {k<0>, k<1>};\n"
+        "void f(float* p, int n, int m) { auto one = table[m]; one<<<(n + 127) / 128, 128>>>(p, "
+        "p, n); }\n",
+        ['grid: ["ceil_div(n, 128)"]', "launches one of 2"],
+        ["nothing launches"],
+    ),
+    "blocks for each multiprocessor": (
+        "constexpr int kEach = 4;\n" + HEAD +
+        "  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; "
+        "i += gridDim.x * blockDim.x)\n"
+        "    y[i] = x[i]; }\n"
+        "void f(float* p, int n, int sms) { k<<<std::min((n + 255) / 256, sms * kEach), "
+        "256>>>(p, p, n); }\n",
+        ["  each: ["],
+        [],
+    ),
+    "lanes of a row, which a block has many of": (
+        "template <int LANES, int BLOCK> __global__ void k(float* y, const float* x, int rows, "
+        "int n) {\n"
+        "  int lane = threadIdx.x % LANES, r = (blockIdx.x * BLOCK + threadIdx.x) / LANES; "
+        "float s = 0;\n"
+        "  if (r < rows) for (int c = lane; c < n; c += LANES) s += x[r * n + c];\n"
+        "  for (int o = LANES / 2; o > 0; o /= 2) s += __shfl_down_sync(~0u, s, o, LANES);\n"
+        "  if (lane == 0 && r < rows) y[r] = s; }\n"
+        "void f(float* y, float* x, int m, int n) { const int L = 8, B = 256, each = B / L;\n"
+        "  k<L, B><<<(m + each - 1) / each, B>>>(y, x, m, n); }\n",
+        ["  lanes: [", '- "(block) % (lanes) == 0"', 'grid: ["ceil_div(rows, block // lanes)"]'],
+        [],
+    ),
     "a grid that two functions make": (
         HELPED % "dim3 grid_of(int w, int h) { return dim3((w + 15) / 16, (h + 15) / 16); }\n"
         "dim3 grid_of(long w, long h) { return dim3((w + 31) / 32, (h + 31) / 32); }",
@@ -204,6 +348,42 @@ KINDS = {
 }  # fmt: skip
 
 
+# and of those that are extracted first
+EXTRACTED = {
+    "a constant for a lambda that another function is handed": (
+        "#include <type_traits>\n"
+        "template <int B> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * B + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
+        "template <class F> void pick(int n, F&& f) { f(std::integral_constant<int, 64>{}); }\n"
+        "void f(float* p, int n) { pick(n, [&](auto b) { constexpr int B = decltype(b)::value;\n"
+        "  k<B><<<(n + B - 1) / B, B>>>(p, p, n); }); }\n",
+        ["kernel: k<64>", "block: [64]", "block: [b]", 'grid: ["ceil_div(n, b * vec'],
+        ["guessed"],
+    ),
+    "a kernel whose head a macro makes": (
+        "#define BOUNDS __launch_bounds__(128, 2)\n"
+        "#define KERNEL(name) extern \"C\" __global__ void BOUNDS name\n"
+        "KERNEL(k)(float* y, const float* x, int n) {\n"
+        "  int i = blockIdx.x * 128 + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
+        "void f(float* p, int n) { k<<<(n + 127) / 128, 128>>>(p, p, n); }\n",
+        ["kernel: k\n", "block: [128]", "# __launch_bounds__, line"],
+        [],
+    ),
+    "a launch that macros make of macros": (
+        "#define LAUNCH(K, N, T, ...) K<<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
+        "#define CASE(V, T) case V: LAUNCH((k<V, T>), n / V, T, p, p, n); break\n"
+        "template <int V, int T> __global__ void k(float* y, const float* x, int n) {\n"
+        "  int i = (blockIdx.x * T + threadIdx.x) * V; if (i + V > n) return;\n"
+        "  for (int e = 0; e < V; ++e) y[i + e] = x[i + e]; }\n"
+        "void f(float* p, int n) { const int v = n % 4 == 0 ? 4 : 1;\n"
+        "  switch (v) { CASE(1, 256); CASE(4, 256); } }\n"
+        "int main() { float* p; const int n = 4096; f(p, n); }\n",
+        ['kernel: "k<4, 256>"', 'grid: ["ceil_div(n // 4, 256)"]', "# V = 4 is left out"],
+        ["  v: ["],
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_kind_is_drafted(name: str) -> None:
     text, said, unsaid = KINDS[name]
@@ -223,6 +403,14 @@ def drafted(folder: Path, pool: NvrtcPool, text: str) -> tuple[str, str]:
     made = draft_source(folder / "k.cu", folder, Asked(run=False), compiler=lambda: pool)
     assert made.space is not None
     return made.space.read_text(), (folder / "kernels/k.cu").read_text()
+
+
+@pytest.mark.parametrize("name", EXTRACTED)
+def test_a_kind_is_extracted_and_drafted(name: str, tmp_path: Path, pool: NvrtcPool) -> None:
+    text, said, unsaid = EXTRACTED[name]
+    space, _ = drafted(tmp_path, pool, text)
+    assert [piece for piece in said if piece not in space] == []
+    assert [piece for piece in unsaid if piece in space] == []
 
 
 def test_what_a_macro_writes_by_address_is_written(tmp_path: Path, pool: NvrtcPool) -> None:
@@ -328,3 +516,30 @@ def test_a_script_divides_a_bound_that_is_a_product_with_a_sum(
         "    if (i < n * (m + 1)) y[i] = x[i]; } }\n",
     )  # fmt: skip
     assert 'grid: ["ceil_div(n * (m + 1), block_size_x * tile)"]' in space
+
+
+def test_a_tuning_script_says_sizes_and_restrictions_by_names_and_lambdas(
+    tmp_path: Path, pool: NvrtcPool
+) -> None:
+    (tmp_path / "tune.py").write_text(
+        "from kernel_tuner import tune_kernel\n"
+        "def tune(args):\n"
+        "    size = (512, 64)\n"
+        "    fw, unused = 5, 6\n"
+        '    tune_params = {"block_size_x": [16, 32], "tile_x": [1, 2], "filter_width": [fw]}\n'
+        '    asked = ["block_size_x <= 512", lambda p: p["block_size_x"] * p["tile_x"] < 64]\n'
+        '    tune_kernel("k", "k.cu", size, args, tune_params, restrictions=asked,\n'
+        '                grid_div_x=["block_size_x", "tile_x"])\n'
+    )
+    space, _ = drafted(
+        tmp_path, pool,
+        "__global__ void k(float* y, const float* x) {\n"
+        "  int c = blockIdx.x * block_size_x * tile_x + threadIdx.x, r = blockIdx.y;\n"
+        "  for (int t = 0; t < tile_x; t++) { float s = 0;\n"
+        "    for (int e = 0; e < filter_width; e++) s += x[r * 516 + c + t * block_size_x + e];\n"
+        "    y[r * 512 + c + t * block_size_x] = s; } }\n",
+    )  # fmt: skip
+    assert '- "block_size_x <= 512"' in space
+    assert "- block_size_x * tile_x < 64" in space
+    assert 'grid: ["ceil_div(512, block_size_x * tile_x)", 64]' in space
+    assert "# filter_width = 5 (line 4) is left out" in space

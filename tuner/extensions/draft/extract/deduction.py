@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tuner.extensions.draft.translate import parse_expression
 from tuner.source.accesses import find_assignments
-from tuner.source.facts import KernelFunction, KernelParameter, Span, bare_name
+from tuner.source.facts import IDENTIFIER, KernelFunction, KernelParameter, Span, bare_name
 from tuner.source.kernels import dtype_of, read_parameter
 from tuner.source.syntax import Node, closing, fold, listed, part, split_list, text_of
 
@@ -196,6 +196,8 @@ def _unify(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[st
 
 
 _LAMBDA = re.compile(r"\b(\w+)\s*=\s*\[[^\[\]]*\]\s*(?=\()")
+# a lambda that a call is handed: `with_block(n, [&](auto block) { ... })`
+_HANDED = re.compile(r"\b(\w+)\s*(?=\([^;{}]*\[[^\[\]]*\]\s*\([^()]*\bauto\b)")
 _GENERIC = re.compile(r"(?:const\s+)?auto\s*&{0,2}\s*(\w+)")
 _CONSTANT_OBJECT = re.compile(
     r"(?:std::|cuda::std::|::)*(?:integral_constant<\s*[\w:]+\s*,\s*(?P<value>[^<>]+?)\s*>"
@@ -209,28 +211,44 @@ _VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GenericLambda:
-    """A lambda with `auto` parameters: `places` maps their places in its list to their names."""
+    """A lambda with `auto` parameters: `places` maps their places in its list to their names.
+
+    It has its `name` in the span `known`.
+    """
 
     name: str
     span: Span
     places: tuple[tuple[int, str], ...]
+    known: Span
 
 
 def generic_lambdas(masked: str) -> Iterator[GenericLambda]:
-    """List the generic lambdas of host code that have a name."""
-    for match in _LAMBDA.finditer(masked):
-        pieces, end = listed(masked, match.end())
+    """List the generic lambdas of host code that have a name, where they are made or handed to."""
+    named = [(m[1], m.start(), m.end(), (0, len(masked))) for m in _LAMBDA.finditer(masked)]
+    for call in _HANDED.finditer(masked):
+        pieces, _ = listed(masked, call.end())
+        place = next((n for n, text in enumerate(pieces) if text.startswith("[")), len(pieces))
+        head = re.search(rf"\b{call[1]}\s*(\([^;{{}}()]*\))[^;{{}}()]*(?=\{{)", masked)
+        declared = listed(head[1], 0)[0] if head is not None else ()
+        start = masked.index("[", call.end())
+        opens = masked.index("(", masked.index("]", start))
+        if head is not None and place < len(declared):
+            name = IDENTIFIER.findall(declared[place])[-1]
+            body = (head.end(), closing(masked, head.end()) or head.end())
+            named.append((name, start, opens, body))
+    for name, start, opens, known in named:
+        pieces, end = listed(masked, opens)
         brace = masked.find("{", end) if end else -1
         stop = closing(masked, brace) if brace >= 0 and ";" not in masked[end:brace] else None
         found = ((n, _GENERIC.fullmatch(piece.strip())) for n, piece in enumerate(pieces))
         places = tuple((n, one[1]) for n, one in found if one is not None)
         if stop is not None and places:
-            yield GenericLambda(match[1], (match.start(), stop), places)
+            yield GenericLambda(name, (start, stop), places, known)
 
 
 def passed_constants(masked: str, to: GenericLambda) -> Iterator[tuple[tuple[str, str], ...]]:
     """Yield what one call after another hands over: the parameters' names with their values."""
-    for match in re.finditer(rf"\b{to.name}\s*(?=\()", masked):
+    for match in re.compile(rf"\b{to.name}\s*(?=\()").finditer(masked, *to.known):
         end = closing(masked, match.end()) or match.end()
         pieces = [
             fold(text) for text, _ in split_list(masked[match.end() + 1 : end - 1], angles=True)

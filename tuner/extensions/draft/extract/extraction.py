@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tuner.extensions.draft.extract.accessors import without_accessors
 from tuner.extensions.draft.extract.conditions import guard_of
+from tuner.extensions.draft.extract.deduction import with_values
 from tuner.extensions.draft.extract.instances import (
     HostCode,
     Instance,
@@ -435,7 +436,7 @@ def _add_launches(
         element = next((text for text in instance.arguments if dtype_of(text, {})), None)
 
         def resolve(text: str, known: partial[str] = known, element: str | None = element) -> str:
-            text = known(text)
+            text = with_values(known(text))
             return _ELEMENT_SIZE.sub(f"sizeof({element})", text) if element else text
 
         # a host variable's name says what else in the launch comes from it

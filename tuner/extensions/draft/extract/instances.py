@@ -270,7 +270,11 @@ class HostCode:
         value = number(plain)
         if value is not None:
             return str(value).lower()
-        if any(d.kind == "constant" and d.name == plain for d in self.source.definitions):
+        # `sizes::kBlock` of a namespace, and of no class that an alias may hide
+        owner, _, name = plain.rpartition("::")
+        is_class = owner and not re.search(rf"\bnamespace\s[\w:\s]*\b{owner}\b", self.source.masked)
+        constants = (d.name for d in self.source.definitions if d.kind == "constant")
+        if not is_class and name in constants:
             return plain
         computed = translate(plain, self._scope(definitions, environment))
         if computed is not None and re.fullmatch(r"-?\d+", computed):

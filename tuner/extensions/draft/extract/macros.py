@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tuner.extensions.draft.extract.items import (
     SourceItem,
+    function_name,
     items_in,
     without_repeats,
 )
@@ -66,7 +67,7 @@ def written_out(items: Sequence[SourceItem]) -> tuple[SourceItem, ...]:
     leading = launching | _with_users(host, _LEADS)
     loops = {name: macro for name, macro in macros.items() if is_inline(macro)}
     source_items: list[SourceItem] = []
-    for item in items:
+    for item in (_with_kernel_head(item, macros) for item in items):
         if item.kind == "macro" and DEFINE.match(item.code):
             # as they are defined up to here: another #define may follow, or #undef
             texts[item.name] = item.text[item.lead :]
@@ -107,6 +108,28 @@ def _with_head(function: SourceItem, host: Mapping[str, Macro]) -> SourceItem:
             text = fold(expand_macro(macro, arguments, host))
             function = function.with_edits([((match.start(), end), text)])
     return replace(function, head=function.code.partition("{")[0]) if used else function
+
+
+def _with_kernel_head(function: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
+    # `KERNEL(scale)(float* y, int n) {`, and the bounds of a launch by a name of their own
+    if function.kind != "function":
+        return function
+    heads = {n: m for n, m in macros.items() if re.search("__global__|__launch_bounds__", m.body)}
+    bounds = {name: macro for name, macro in heads.items() if "__global__" not in macro.body}
+    for name in (n for _ in range(2) for n in IDENTIFIER.findall(function.head) if n in heads):
+        match = re.search(rf"\b{name}\b\s*", function.head)
+        if match is None or (name in bounds) is not ("__global__" in function.head):
+            continue
+        arguments: tuple[str, ...] = ()
+        end = match.end()
+        if heads[name].parameters is not None:
+            arguments, end = listed(function.code, end)
+        # of `extern "C"` its string is gone
+        text = re.sub(r"\bextern\b", "", fold(expand_macro(heads[name], arguments, {})))
+        function = function.with_edits([((match.start(), end), f"{text} ")])
+        head = function.code.partition("{")[0]
+        function = replace(function, head=head, names=function_name(head))
+    return function
 
 
 def _with_users(host: Mapping[str, Macro], what: re.Pattern[str]) -> dict[str, Macro]:

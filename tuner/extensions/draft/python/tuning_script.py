@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ _DIVISORS = tuple(f"grid_div_{axis}" for axis in "xyz")
 @dataclass(frozen=True, slots=True)
 class TuningScript:
     """The values of `tune_params`, what they have to keep to, and what each extent of the grid
-    divides a size by, as a product; None where the script does not say it in texts.
+    divides a size by, as a product; None where the script does not say it in texts. `sizes` are
+    those of its problem, as far as they are numbers.
     """
 
     values: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     restrictions: tuple[str, ...] = ()
     divisors: tuple[str | None, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     def first_allowed(self, names: Sequence[str]) -> dict[str, Value]:
         """Give the first values of some parameters that keep to the restrictions of them alone."""
@@ -77,42 +80,76 @@ def read_tuning_script(source: Path) -> TuningScript:
 
 def _asked(
     tree: ast.Module, values: Mapping[str, object]
-) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    literals, calls = (
-        Literals(tree),
-        (node for node in ast.walk(tree) if isinstance(node, ast.Call)),
-    )
-    given = [
-        {keyword.arg: literals.try_evaluate(keyword.value) for keyword in call.keywords}
-        for call in calls
-    ]
+) -> tuple[tuple[str, ...], tuple[str | None, ...], tuple[int, ...]]:
+    literals, stated = Literals(tree), _stated(tree)
+    known = _known(literals, stated)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    given = [{keyword.arg: keyword.value for keyword in call.keywords} for call in calls]
     named = next((one for one in given if one.keys() & {"restrictions", *_DIVISORS}), {})
-    restrictions = named.get("restrictions")
-    texts = restrictions if isinstance(restrictions, list) else [restrictions]
+    asked = named.get("restrictions")
+    for _ in range(2):
+        own = stated.get(asked.id, [asked]) if isinstance(asked, ast.Name) else [asked]
+        asked = own[0] if len(own) == 1 else None
+    texts = [
+        _restriction(one, literals)
+        for one in (asked.elts if isinstance(asked, ast.List) else [asked])
+    ]
     divisors: list[str | None] = []
     for key, extent in zip(_DIVISORS, EXTENTS, strict=True):
-        by = named.get(key, [extent] if key not in named and extent in values else None)
+        by = [extent] if extent in values else None
+        by = literals.try_evaluate(named[key], known) if key in named else by
         texts_alone = isinstance(by, list) and all(isinstance(one, str) for one in by)
         terms = by or ["1"] if texts_alone else []
         # `n + 1` is a factor as a whole
         factors = [one if re.fullmatch(r"\w+", one) else f"({one})" for one in terms]
         divisors.append(" * ".join(factors) or None)
-    return tuple(text for text in texts if isinstance(text, str)), tuple(divisors)
+    tunes = (call for call in calls if _TUNES.search(ast.unparse(call.func)) and len(call.args) > 2)
+    size = next((literals.try_evaluate(call.args[2], known) for call in tunes), None)
+    sizes = size if isinstance(size, tuple | list) else [size]
+    plain = tuple(one for one in sizes if type(one) is int)
+    return tuple(filter(None, texts)), tuple(divisors), plain if len(plain) == len(sizes) else ()
+
+
+def _restriction(node: ast.expr | None, literals: Literals) -> str:
+    # a text, or `lambda p: p["block_size_x"] <= 64` as one
+    if isinstance(node, ast.Lambda) and len(node.args.args) == 1:
+        own = re.escape(node.args.args[0].arg)
+        return re.sub(rf"\b{own}\[['\"](\w+)['\"]\]", r"\1", ast.unparse(node.body))
+    text = literals.try_evaluate(node)
+    return text if isinstance(text, str) else ""
+
+
+def _stated(tree: ast.Module) -> dict[str, list[ast.expr]]:
+    """List what names are set to, in functions too: `fw, fh = 5, 5`."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        for target, value in bindings(node):
+            found.setdefault(target, []).append(value)
+    return found
+
+
+def _known(literals: Literals, stated: Mapping[str, list[ast.expr]]) -> dict[str, object]:
+    known: dict[str, object] = {}
+    for target, values in stated.items():
+        value = literals.try_evaluate(values[0], known) if len(values) == 1 else None
+        known |= {} if value is None else {target: value}
+    return known
 
 
 def _parameters(tree: ast.Module) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    literals = Literals(tree)
+    literals, stated = Literals(tree), _stated(tree)
+    known = _known(literals, stated)
+    for named in map(partial(literals.try_evaluate, names=known), stated.get(_NAMED, ())):
+        for name, values in named.items() if isinstance(named, dict) else ():
+            yield from _checked(name, values)
     for node in ast.walk(tree):
-        for target, value in bindings(node) if isinstance(node, ast.stmt) else ():
-            named = literals.try_evaluate(value) if target == _NAMED else None
-            for name, values in named.items() if isinstance(named, dict) else ():
-                yield from _checked(name, values)
         match node:
             case ast.Assign(
                 targets=[ast.Subscript(value=ast.Name(id=name), slice=key)], value=value
             ):
                 if name == _NAMED:
-                    yield from _checked(literals.try_evaluate(key), literals.try_evaluate(value))
+                    values = literals.try_evaluate(value, known)
+                    yield from _checked(literals.try_evaluate(key), values)
 
 
 def _checked(name: Any, values: Any) -> Iterator[tuple[str, tuple[Value, ...]]]:
