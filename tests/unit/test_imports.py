@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_950,
+    "core": 48_075,
     "runtime": 2_930,
     "export": 4_245,
     "engines": 5_060,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_290,
+    "tests": 89_450,
     "docs": 5_015,
 }
 

@@ -294,9 +294,7 @@ class SessionDispatch:
         sets = {len(kernels): every, chosen: self.table.entries}
         fewer = (n for n in CURVE if n < max(sets) and n not in sets)
         sets |= {n: self._entries(SetSelection(most=n)) for n in fewer}
-        return tuple(
-            CurvePoint(n, self._average(sets[n]), n == chosen) for n in sorted(sets) if n
-        )
+        return tuple(CurvePoint(n, self._average(sets[n]), n == chosen) for n in sorted(sets) if n)
 
     @property
     def added_scratch(self) -> Sequence[Argument]:

@@ -45,7 +45,7 @@ MCTS_ROUNDS = 16
 DEFAULT_ROUNDS = 4
 # `edp`: the product of a call's energy and its time.
 Objective = Literal["time", "energy", "edp"]
-# What fewer variants may lose of the geometric mean, or of a mix's time, where nothing else is asked.
+# What fewer variants may lose of the geometric mean, or of a mix's time, unless it is said.
 FEWER_WITHIN = 0.01
 # The share of the best time below which looking on for it isn't worth a trial.
 ENOUGH = 0.005

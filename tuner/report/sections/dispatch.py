@@ -264,7 +264,7 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
 
 
 def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersOn:
-    workload = result.workload
+    workload, weight = result.workload, data.mix.get(result.workload)
     compared = [
         comparison
         for comparison in data.comparisons
@@ -288,7 +288,6 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
         against = tuple(
             Against(peer_trial.name, peer_trial.status, peer_trial.reason) for peer_trial in trials
         )
-        weight = data.mix.get(workload)
         return PeersOn(workload, result.variant, served, None, True, against, None, weight)
     last = comparisons[-1]
     # The rounds that chose the winner among several would flatter it.
@@ -307,7 +306,6 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
             one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
         found.append(one)
     against, time_us = tuple(found), cost_us(served_us)
-    weight = data.mix.get(workload)
     return PeersOn(
         workload, result.variant, served, time_us, last.paired, against, isolated_us, weight
     )
