@@ -6,8 +6,8 @@
 The second takes the column's rows in their order, so many to a batch. What is printed is a `tune`
 for each way in which LENGTHS spreads tokens over sequences: a batch is a workload of the way that
 is nearest to it, with its own number of sequences, longest one and sum. Of many batches some are
-taken, from the one with the fewest tokens to the one with the most. A search's objective is the
-geometric mean over its workloads.
+taken, from the one with the fewest tokens to the one with the most, and of equal ones the first:
+each counts once in the mix whose time is judged.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def commands(batches: list[list[int]], sizes: str) -> list[str]:
             continue
         far = max(elsewhere(batch, way) for batch in taken)
         lines += [f"# {way}: up to {far:.1%} of a batch's tokens are of another sequence"]
-        lines += [f"tune {KERNEL.relative_to(ROOT)} --operator LENGTHS={way} \\"]
+        lines += [f"tune {KERNEL.relative_to(ROOT)} --mix --operator LENGTHS={way} \\"]
         lines += [
             f"  --workload B={len(batch)},L={max(batch)},S={sum(batch)},{sizes} \\"
             for batch in taken

@@ -18,6 +18,7 @@ from textwrap import fill
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import attention_section  # noqa: E402
 import gemm_section  # noqa: E402
 import hardware_section  # noqa: E402
 import invariant_section  # noqa: E402
@@ -407,6 +408,7 @@ def _start(content):
 
 # What the page says, in its order, each from one file.
 SECTIONS = (
+    (attention_section.section, "GPU/decode_attention"),
     (processes_section.section, "h200/sglang_processes"),
     (processes_section.each, "h200/sglang_step/llama-3-8b-each"),
     (processes_section.neighbours, "h200/gemm_surroundings"),

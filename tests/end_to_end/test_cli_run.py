@@ -113,6 +113,23 @@ def test_given_workloads_take_the_place_of_the_declared_ones_and_trials_bound_ea
     assert sum(json.loads(done.stdout)["trials"].values()) == 6
 
 
+def test_a_mix_is_judged_by_its_time_in_its_report_and_when_it_is_resumed(project, tune) -> None:
+    done = tune("kernels/scale.cu", "--mix", "--json", "--session", "mine")
+    found = json.loads(done.stdout)
+    assert found["mix"]["weights"] == {"N=4096": 1.0, "N=1048576": 1.0}
+    before, after = (
+        sum(w[name] for w in found["workloads"] if not w["held_out"])
+        for name in ("baseline_us", "tuned_us")
+    )
+    assert found["mix"]["baseline_us"] == pytest.approx(before, abs=1e-3)
+    assert found["mix"]["tuned_us"] == pytest.approx(after, rel=0.02)
+    again = tune("kernels/scale.cu", "--mix", "--resume", "mine")
+    assert (
+        f"{found['mix']['speedup']:.2f}x faster than the baseline (time in all of a mix of 2 "
+        in (" ".join(again.stdout.split()))
+    )
+
+
 @pytest.mark.parametrize(
     ("interrupt", "extra"),
     [

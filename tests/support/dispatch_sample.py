@@ -92,8 +92,9 @@ def write_session(
     comparisons: tuple[Comparison, ...] = (),
     trials: tuple[Trial, ...] = (),
     environment: Mapping[str, str] = ENVIRONMENT,
+    weight: str = "",
 ) -> Path:
-    """Write a session of the operator with these records; return its folder."""
+    """Write a session of the operator, or of a mix; return its folder."""
     spec = load_definition(space).spec
     made = manifest(
         kernel=spec.name,
@@ -105,6 +106,8 @@ def write_session(
         device="cuda",
         workloads=spec.workloads,
         operators={"MAP": "twice"},
+        mix=bool(weight),
+        weight=weight,
         tuner_version="0",
         command=("tune", "blend.cu"),
         created="2026-01-01T00:00:00+00:00",

@@ -15,7 +15,6 @@ from tuner.model.errors import AgentError, InputError
 from tuner.model.kernel import Workload
 from tuner.model.progress import Progress
 from tuner.model.settings import CallSettings, RunSettings, read, settings_in
-from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Result
 from tuner.session.store import DATABASE
 
@@ -55,14 +54,12 @@ class TuningResult:
 
     @property
     def speedup(self) -> float | None:
-        """The geometric mean of the speedups over the tuned workloads.
+        """The geometric mean of the speedups over the tuned workloads, or that of a mix's time.
 
         None without any, and where they ran on a CPU, whose times are not compared.
         """
-        if self.data.on_cpu:
-            return None
-        tuned = [result.speedup for result in self.results if not result.workload.held_out]
-        return geometric_mean(tuned) if tuned else None
+        tuned = self.data.tuned
+        return self.data.average(tuned) if tuned and not self.data.on_cpu else None
 
     def best(self, workload: Workload | Mapping[str, int] | str) -> Result:
         """Return the winner of a workload, such as `T=1024,D=4096`; raise `InputError` for none."""

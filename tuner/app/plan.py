@@ -91,6 +91,7 @@ def new_plan(kernel: Path, given: GivenSettings, *, drafted: bool = False) -> Pl
     values |= agent_settings(given, drafted=drafted) | values_of(given, spec)
     if not values.get("workloads"):
         values["workloads"] = spec.workloads
+    values["weight"] = spec.weight.text if spec.weight else "1"
     if asked.enough < ENOUGH:
         values["comparison_rounds"] = CLOSE_COMPARISON_ROUNDS
     config = RunConfig(**values | {"space": spec.path, "template": spec.template})
@@ -261,7 +262,7 @@ def plan_of(definition: Definition, config: RunConfig) -> Plan:
     if alone:
         spec = choose_surroundings(spec, ALONE)
     _require_functions(spec)
-    for workload in config.workloads:
+    for workload in config.weights or config.workloads:
         check_sizes(spec, workload)
     definition = replace(definition, spec=spec)
     space = definition.space

@@ -20,7 +20,7 @@ from tuner.dispatch.set_cover import best_set, fewest_set, smallest_set
 from tuner.model.expressions import Value
 from tuner.model.kernel import Argument, Workload
 from tuner.model.settings import FEWER_WITHIN
-from tuner.model.statistics import geometric_mean
+from tuner.model.statistics import average_speedup
 from tuner.model.trial import NOISY, Status, Trial, Variant
 from tuner.session.session import Session
 from tuner.space.plan import distance
@@ -46,7 +46,8 @@ Offers = Mapping[VariantKernel, tuple[Compared, float]]
 class SetSelection:
     """How a set is chosen: the smallest within a share of each best, or the best of `most`.
 
-    Where neither is said, the fewest that are within `FEWER_WITHIN` of all in the geometric mean.
+    Where neither is said, the fewest that are within `FEWER_WITHIN` of all in the geometric mean,
+    or in the time of a mix.
     """
 
     within: float | None = None
@@ -99,7 +100,7 @@ def _production_us(compared: Compared) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What the best set of so many variants gains over the baseline, in the geometric mean."""
+    """What the best set of so many variants gains over the baseline, on average or of a mix."""
 
     variants: int
     speedup: float
@@ -175,6 +176,21 @@ class DispatchTable:
         return 0 if kernel is None else self.kernels.index(kernel) + 1
 
 
+def slowdown_cost(share: float | None) -> Callable[[float], float]:
+    """Say what a slowdown over the best costs where sums of costs are compared.
+
+    Its logarithm for the geometric mean, or the time more in a mix of which the workload's best has
+    `share`, 1 for an average workload.
+    """
+    return log if share is None else lambda slowdown: share * (slowdown - 1.0)
+
+
+def _shares(best_us: Mapping[Workload, float], weights: Mapping[Workload, float]) -> list[float]:
+    """Divide a mix's time among its workloads, 1 for an average one."""
+    took_us = [weights[workload] * us for workload, us in best_us.items()]
+    return [us * len(took_us) / sum(took_us) for us in took_us]
+
+
 def _choose_kernels(
     costs: Sequence[Mapping[VariantKernel, float]], otherwise: Sequence[float], choice: SetSelection
 ) -> Sequence[VariantKernel | None]:
@@ -203,7 +219,7 @@ class SessionDispatch:
         self.renderer = VariantRenderer(session.candidates(), config.operators, numbers)
         self.trials = session.trials(stage=None)
         self._workloads = config.workloads if workloads is None else workloads
-        self._keeps_rows = bool(session.kept_rows)
+        self._keeps_rows, self._weights = bool(session.kept_rows), config.weights
         self._static_bytes = {
             trial.variant: trial.resources.static_shared_bytes
             for trial in self.trials
@@ -232,23 +248,40 @@ class SessionDispatch:
         self.table = DispatchTable(choice, entries, held_out, kernels, points, kept)
 
     def _entries(self, choice: SetSelection) -> tuple[Entry, ...]:
+        cost_of = self._costs()
         costs = [
             {
-                kernel: log(slowdown)
+                kernel: cost(slowdown)
                 for kernel, (_, slowdown) in offer.items()
                 if slowdown <= choice.most_slowdown
             }
-            for _, offer in self._offered
+            for cost, (_, offer) in zip(cost_of, self._offered, strict=True)
         ]
         # Where nothing is proved production's serves whatever the set, at a cost that is the same.
         otherwise = [
-            next((log(c.otherwise * slowdown / c.ratio) for c, slowdown in offer.values()), 0.0)
-            for _, offer in self._offered
+            next((cost(c.otherwise * slowdown / c.ratio) for c, slowdown in offer.values()), 0.0)
+            for cost, (_, offer) in zip(cost_of, self._offered, strict=True)
         ]
         if self._keeps_rows:
             otherwise = [_NEVER] * len(otherwise)
         chosen = _choose_kernels(costs, otherwise, choice)
         return tuple(self._entry(*o, k) for o, k in zip(self._offered, chosen, strict=True))
+
+    def _costs(self) -> list[Callable[[float], float]]:
+        """Say for each workload what a slowdown there costs."""
+        best = {workload: self.evidence.get(workload, ())[:1] for workload, _ in self._offered}
+        if not (self._weights and any(best.values())):
+            return [log] * len(best)
+        # Of what nothing was compared on the baseline serves whatever is chosen.
+        best_us = {w: one[0].ratio * one[0].baseline_us if one else 0.0 for w, one in best.items()}
+        return [slowdown_cost(share) for share in _shares(best_us, self._weights)]
+
+    def _average(self, entries: Sequence[Entry]) -> float:
+        if not (weights := self._weights):
+            return average_speedup([entry.speedup for entry in entries])
+        known = [(e.speedup, weights[e.workload] * e.best.baseline_us) for e in entries if e.best]
+        speedups, before = zip(*known, strict=True)
+        return average_speedup(speedups, before)
 
     def curve(self) -> tuple[CurvePoint, ...]:
         """Say what few variants gain, and all; nothing where no variant serves anything."""
@@ -258,11 +291,7 @@ class SessionDispatch:
         sets = {len(kernels): every, chosen: self.table.entries}
         fewer = (n for n in CURVE if n < max(sets) and n not in sets)
         sets |= {n: self._entries(SetSelection(most=n)) for n in fewer}
-        return tuple(
-            CurvePoint(n, geometric_mean([e.speedup for e in sets[n]]), n == chosen)
-            for n in sorted(sets)
-            if n
-        )
+        return tuple(CurvePoint(n, self._average(sets[n]), n == chosen) for n in sorted(sets) if n)
 
     @property
     def added_scratch(self) -> Sequence[Argument]:
@@ -352,18 +381,25 @@ def assign_variants(
     distrusted: frozenset[Variant],
     kernel_of: KernelOf,
     choice: SetSelection,
+    weights: Mapping[Workload, float] | None = None,
 ) -> Mapping[Workload, Variant]:
-    """Choose the set by the search's times, for workloads on which one beats the baseline."""
+    """Choose the set by the search's times, for workloads on which one beats the baseline.
+
+    A mix has `weights`.
+    """
     times = collect_times(trials, distrusted)
     workloads = [w for w, of in times.items() if min(of.values()) < baselines_us[w]]
+    best_us = {w: min(times[w].values()) for w in workloads}
+    shares = _shares(best_us, weights) if weights else [None] * len(workloads)
+    cost_of = dict(zip(workloads, map(slowdown_cost, shares), strict=True))
     costs: list[Mapping[VariantKernel, float]] = []
-    for workload in workloads:
-        best = min(times[workload].values())
+    for workload, best in best_us.items():
         most_us = choice.most_slowdown * best
         near = ((v, time_us) for v, time_us in times[workload].items() if time_us <= most_us)
-        costs_of = ((kernel_of(workload, v), log(time_us / best)) for v, time_us in near)
+        cost = cost_of[workload]
+        costs_of = ((kernel_of(workload, v), cost(time_us / best)) for v, time_us in near)
         costs.append({kernel: cost for kernel, cost in costs_of if kernel is not None})
-    gains = [log(baselines_us[w] / min(times[w].values())) for w in workloads]
+    gains = [cost_of[w](baselines_us[w] / best_us[w]) for w in workloads]
     pairs = zip(workloads, _choose_kernels(costs, gains, choice), strict=True)
     return {workload: kernel.variant for workload, kernel in pairs if kernel is not None}
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     Model = TypeVar("Model", bound=BaseModel)
 
 
+from tuner.model.expressions import Expression
 from tuner.model.kernel import Workload
 
 T = TypeVar("T")
@@ -43,7 +45,7 @@ MCTS_ROUNDS = 16
 DEFAULT_ROUNDS = 4
 # `edp`: the product of a call's energy and its time.
 Objective = Literal["time", "energy", "edp"]
-# What fewer variants may lose of the geometric mean, where nothing else is asked.
+# What fewer variants may lose of the geometric mean, or of a mix's time, unless it is said.
 FEWER_WITHIN = 0.01
 # The share of the best time below which looking on for it isn't worth a trial.
 ENOUGH = 0.005
@@ -199,9 +201,11 @@ class Settings:
     # True stands for all that the reference names.
     peers: bool | Sequence[str] = setting((), "Compare with the implementations that KERNEL.py "
         "names as peers.", campaign="true: compare with the peers", commands=(RECORD,))
+    mix: bool = setting(False, "The workloads are a mix, each as often as the space's `weight` "
+        "says: judge by their time in all, not by the mean of their speedups.")
     variants_within: float | None = setting(None, "How much slower than its best config each "
         "workload may run for the sake of fewer variants; by default all of them together, 1 % in "
-        "the geometric mean.", within=SHARE,
+        "the geometric mean, or of a mix's time.", within=SHARE,
         remedy="0.02 serves a workload up to 2 % slower than its best")
     max_variants: int | None = setting(None, "Keep the best N variants, instead of "
         "--variants-within.", within=whole(1))
@@ -454,7 +458,8 @@ class RunConfig(Settings):
     `sources` are folders an agent may read.
     `objective` is what the winners are chosen by; the search itself goes by time. The set of
     variants is the smallest within `variants_within` of each best, or the best `max_variants`, or
-    the fewest that lose little in all.
+    the fewest that lose little in all, which of a `mix` is the sum of times, each as often as
+    `weight` says, an expression of the axes.
     `peers` names what the finals compare with besides the baseline. `surveyed` configs are measured
     on each workload whatever the search tries. `surroundings` are those that times are measured in:
     `auto` for the file's own of each workload, `alone`, or the name of some. Without `prune` the
@@ -468,6 +473,7 @@ class RunConfig(Settings):
     space: Path
     template: Path
     workloads: tuple[Workload, ...]
+    weight: str = "1"
     peers: tuple[str, ...] = ()
     agent: str = LITERAL
     model: str = ""
@@ -479,3 +485,17 @@ class RunConfig(Settings):
     finalists: int = FINALISTS
     comparison_rounds: int = COMPARISON_ROUNDS
     surveyed: int | None = None
+
+    @property
+    def weights(self) -> Mapping[Workload, float]:
+        """How often each workload of a mix comes; nothing where they are none."""
+        if not self.mix:
+            return {}
+        values = {w: Expression.parse(self.weight).evaluate(w.values) for w in self.workloads}
+        for workload, value in values.items():
+            if isinstance(value, str) or not 0.0 < value < inf:
+                raise InputError(
+                    f"the weight of {workload} is {value!r}, and --mix needs how often it comes",
+                    remedy="have `weight` of the search space say a number above 0",
+                )
+        return {workload: float(value) for workload, value in values.items()}

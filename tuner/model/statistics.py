@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -146,6 +146,13 @@ def roofline_share(traffic_bytes: float, time_us: float, streaming_gbps: float) 
 def geometric_mean(values: Iterable[float]) -> float:
     """Average ratios such as speedups; raise `ValueError` for none or for one that is not > 0."""
     return float(np.exp(np.log(_positive(tuple(values))).mean()))
+
+
+def average_speedup(speedups: Collection[float], before: Collection[float] = ()) -> float:
+    """Average speedups geometrically; where `before` has what each took, say it of their sum."""
+    if not before:
+        return geometric_mean(speedups)
+    return sum(before) / sum(us / ratio for us, ratio in zip(before, speedups, strict=True))
 
 
 def _positive(values: Sequence[float]) -> Floats:

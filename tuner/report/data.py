@@ -21,6 +21,7 @@ from tuner.model.errors import ExpressionError, InputError, SessionError, TunerE
 from tuner.model.expressions import Expression
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.settings import Objective
+from tuner.model.statistics import average_speedup
 from tuner.model.trial import (
     INITIAL,
     TUNE,
@@ -130,7 +131,8 @@ class ReportData:
     `default` is the first space's, `baseline_bits` digests what the baseline made,
     `baseline_accuracy` tells of its outputs whose tolerance is measured, and `keep_bits`
     says whether only configs with the default's bits could win; `kept_rows` has those of the class
-    that was chosen where rows are invariant, and by `weights` sizes count there.
+    that was chosen where rows are invariant, and by `weights` sizes count there. `mix` says how
+    often each workload comes, where their time in all is what counts.
     """
 
     kernel: str
@@ -154,6 +156,7 @@ class ReportData:
     keep_bits: bool = False
     kept_rows: Mapping[str, str] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
+    mix: Mapping[Workload, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     searcher: str = ""
@@ -203,6 +206,11 @@ class ReportData:
     def of_cuda(self) -> bool:
         """Tell whether it is of a kernel in CUDA, which has surroundings and tools of its own."""
         return self.environment.get("architecture", "sm_").startswith("sm_")
+
+    def average(self, results: Sequence[Result], speedups: Sequence[float] = ()) -> float:
+        """Average the results' speedups, or others of theirs, as the run judges them."""
+        before = [self.mix[result.workload] * result.baseline_us for result in results if self.mix]
+        return average_speedup(speedups or [result.speedup for result in results], before)
 
     def counts(self) -> dict[Status, int]:
         """Count the search's trials by status, every status named."""
@@ -350,6 +358,7 @@ def from_session(
         ),
         keep_bits=config.keep_bits,
         kept_rows=session.kept_rows,
+        mix=config.weights,
         environment=shown,
         command=shlex.join(manifest.command),
         searcher=config.searcher,

@@ -303,10 +303,26 @@ def json_of(data: ReportData) -> dict[str, object]:
             for result in data.results
         ],
         **({"undecided": dict(data.undecided)} if data.undecided else {}),
+        **({"mix": _mix_json(data)} if data.mix and data.tuned else {}),
         **({"dispatch": dispatch_json(data.dispatch)} if data.dispatch else {}),
         "rounds": [_round_json(round_data) for round_data in data.rounds],
         **energy,
         **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _mix_json(data: ReportData) -> dict[str, object]:
+    """Say how often each tuned workload of a mix comes, and what that takes before and after."""
+    weights = {str(result.workload): data.mix[result.workload] for result in data.tuned}
+    if data.on_cpu:
+        return {"weights": weights, "baseline_us": None, "tuned_us": None, "speedup": None}
+    baseline_us = sum(data.mix[result.workload] * result.baseline_us for result in data.tuned)
+    speedup = data.average(data.tuned)
+    return {
+        "weights": weights,
+        "baseline_us": formatting.round_value(baseline_us),
+        "tuned_us": formatting.round_value(baseline_us / speedup),
+        "speedup": formatting.round_value(speedup),
     }
 
 

@@ -145,7 +145,7 @@ class WorkloadsModel(StrictModel):
     weight: Scalar = Field(
         default=None,
         description="an expression: how much a size counts where bits are chosen for several, "
-        "`4 if T <= 64 else 1`",
+        "and how often it comes in a mix, `4 if T <= 64 else 1`",
     )
 
 

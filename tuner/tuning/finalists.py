@@ -295,9 +295,8 @@ class FinalistSelection:
         baselines_us = {w: b.measurement.median_us for w, b in self._session.baselines().items()}
         candidates, numbers = self._session.candidates(), self._device_numbers(workload)
         kernels = VariantRenderer(candidates, self._plan.config.operators, numbers)
-        return assign_variants(
-            trials, baselines_us, find_wrong_variants(trials, ()), kernels.of, self._choice
-        )
+        wrong, weights = find_wrong_variants(trials, ()), self._plan.config.weights
+        return assign_variants(trials, baselines_us, wrong, kernels.of, self._choice, weights)
 
     def _inherit(self, workload: Workload) -> list[Variant]:
         """Choose what production will run there, or else what won on the nearest tuned workload."""

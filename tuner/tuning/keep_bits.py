@@ -99,7 +99,8 @@ def choose_bits(run: Run) -> None:
     problems = group_classes(run.session.trials(run.plan.candidate), spec)
     for workload in run.plan.config.workloads:
         if classes := problems.get(spec.problem_of(workload)):
-            costs = {b: (-len(s), cost_of(s, classes, spec)) for b, s in classes.items()}
+            mix = run.plan.config.mix
+            costs = {b: (-len(s), cost_of(s, classes, spec, mix)) for b, s in classes.items()}
             chosen = min(costs, key=costs.__getitem__)
             run.candidates.kept.bits[workload] = kept[workload.key] = chosen
     for workload in run.plan.tuned:
@@ -119,18 +120,31 @@ def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, C
     return problems
 
 
-def cost_of(sizes: Mapping[Workload, Sequence[Trial]], classes: Classes, spec: KernelSpec) -> float:
-    """Take the mean, over the sizes of a class, of the logarithm of its best time over any's."""
+def cost_of(
+    sizes: Mapping[Workload, Sequence[Trial]], classes: Classes, spec: KernelSpec, mix: bool
+) -> float:
+    """Take the mean, over the sizes of a class, of the logarithm of its best time over any's.
+
+    Of a mix the logarithm of its time in all over that of any's.
+    """
 
     def best_us(of: Mapping[Workload, Sequence[Trial]], workload: Workload) -> float:
         return (of[workload][0].time_us or inf) if workload in of else inf
 
-    ratios = (best_us(sizes, w) / min(best_us(of, w) for of in classes.values()) for w in sizes)
+    least_us = {w: min(best_us(of, w) for of in classes.values()) for w in sizes}
+    ratios = [best_us(sizes, w) / us for w, us in least_us.items()]
+    if mix:
+        return log(fmean(ratios, [spec.weight_of(w) * us for w, us in least_us.items()]))
     return fmean(map(log, ratios), map(spec.weight_of, sizes))
 
 
 def list_class_members(
-    trials: Sequence[Trial], pools: Mapping[Workload, Pool], spec: KernelSpec, most: int
+    trials: Sequence[Trial],
+    pools: Mapping[Workload, Pool],
+    spec: KernelSpec,
+    most: int,
+    *,
+    mix: bool = False,
 ) -> Iterator[tuple[Workload, Config]]:
     """Name configs of a class that are known at one size and untried at another.
 
@@ -141,7 +155,7 @@ def list_class_members(
     problems = group_classes(trials, spec)
     for workload, pool in pools.items():
         classes = problems.get(spec.problem_of(workload), {})
-        costs = {bits: cost_of(sizes, classes, spec) for bits, sizes in classes.items()}
+        costs = {bits: cost_of(sizes, classes, spec, mix) for bits, sizes in classes.items()}
         for bits in sorted(costs, key=costs.__getitem__)[:CLASSES]:
             fastest_first = classes[bits].values()
             members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])

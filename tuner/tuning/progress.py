@@ -12,7 +12,7 @@ from itertools import islice
 
 from tuner.model.kernel import Workload
 from tuner.model.progress import Listener, Phase, Progress, WorkloadProgress
-from tuner.model.statistics import geometric_mean
+from tuner.model.statistics import average_speedup
 from tuner.model.trial import Trial
 from tuner.process.files import read_text
 from tuner.process.tally import list_seconds, starts, take_longest
@@ -221,9 +221,10 @@ def mean_speedup(session: Session, candidate: str) -> float | None:
     best = best_us(session, candidate)
     if not best:
         return None
-    baselines = session.baselines()
-    tuned = {w.key: b.measurement.median_us for w, b in baselines.items() if not w.held_out}
-    return geometric_mean(us / best.get(key, us) for key, us in tuned.items())
+    baselines, weights = session.baselines(), session.manifest.config.weights
+    tuned = {w: b.measurement.median_us for w, b in baselines.items() if not w.held_out}
+    before = [weights[w] * us for w, us in tuned.items() if weights]
+    return average_speedup([us / best.get(w.key, us) for w, us in tuned.items()], before)
 
 
 # What the verifier's process is asked for, as `tuner.process.tally` has it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from math import ceil
 
@@ -265,9 +266,10 @@ class Search:
                     left[workload] -= 1
                     yield workload, config
 
-        self._try_all(within(list_class_members(trials(), pools, spec, CONFIGS)), extra=True)
+        members = partial(list_class_members, pools=pools, spec=spec, mix=self._plan.config.mix)
+        self._try_all(within(members(trials(), most=CONFIGS)), extra=True)
         choose_bits(self._run)
-        self._try_all(within(list_class_members(trials(), pools, spec, CHOSEN)), extra=True)
+        self._try_all(within(members(trials(), most=CHOSEN)), extra=True)
         self._try_all(within(next_to_the_best(trials(), pools)), extra=True)
 
     def _try_all(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tuner.app.plan import new_plan
 from tuner.model import settings
-from tuner.model.errors import KernelError
+from tuner.model.errors import InputError, KernelError
 
 AROUND = """
 surroundings:
@@ -61,3 +62,24 @@ def test_who_looks_on_for_less_compares_in_more_rounds(plan) -> None:
     usual = settings.COMPARISON_ROUNDS
     assert settings.ENOUGH == 0.005
     assert shares == {0.02: usual, 0.005: usual, 0.001: settings.CLOSE_COMPARISON_ROUNDS}
+
+
+def test_a_mix_keeps_the_weights_of_its_space_however_that_changes(plan, project: Path) -> None:
+    assert plan().config.weights == {}
+    space = project / "scale.yaml"
+    text = space.read_text()
+    space.write_text(text.replace("workloads: {", "workloads: {weight: 1 if N > 700 else 9, "))
+    mixed = plan(mix=True).config
+    assert [mixed.weights[w] for w in mixed.workloads] == [
+        1.0 if w.values["N"] > 700 else 9.0 for w in mixed.workloads
+    ]
+    space.write_text(text)
+    assert replace(mixed, weight="1").weights == dict.fromkeys(mixed.workloads, 1.0)
+
+
+def test_a_workload_of_a_mix_that_never_comes_is_refused(plan, project: Path) -> None:
+    space = project / "scale.yaml"
+    weighted = space.read_text().replace("workloads: {", "workloads: {weight: N - 7, ")
+    space.write_text(weighted)
+    with pytest.raises(InputError, match="weight of N=7 is 0, and --mix needs"):
+        plan(mix=True, workloads=["N=7"])

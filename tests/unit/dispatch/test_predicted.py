@@ -34,6 +34,20 @@ def test_one_that_is_near_enough_everywhere_goes_to_all(kernel_of):
     assert chosen(kernel_of, *trials, choice=SetSelection(within=0.001)) == {ONE: A, SOME: C}
 
 
+def test_of_a_mix_the_search_s_times_choose_what_takes_least_in_all(kernel_of):
+    trials = [
+        *(trial(SOME, B, 4.0), trial(SOME, C, 5.4)),
+        *(trial(MANY, B, 5.0), trial(MANY, C, 4.0)),
+    ]
+    assigned = [
+        assign_variants(
+            trials, BASELINES, frozenset(), kernel_of, SetSelection(most=1), {SOME: 1.0, MANY: many}
+        )
+        for many in (1.0, 3.0)
+    ]
+    assert assigned == [{SOME: B, MANY: B}, {SOME: C, MANY: C}]
+
+
 def test_times_of_trials_that_were_stopped_early_or_wrong_serve_nothing(kernel_of):
     trials = [
         *(trial(ONE, A, 5.0), trial(ONE, B, 4.0, early=True)),

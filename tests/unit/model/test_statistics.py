@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tuner.model.statistics import (
     FEWEST_ROUNDS,
     LEVEL,
+    average_speedup,
     clearly_slower,
     cost_us,
     enough,
@@ -236,6 +237,15 @@ class TestRoofline:
             roofline_share(1e9, 1.0, rate)
         with pytest.raises(ValueError, match="time"):
             roofline_share(1e9, rate, 4000.0)
+
+
+class TestAverageSpeedup:
+    def test_it_is_the_geometric_mean_unless_the_time_before_is_known(self) -> None:
+        assert average_speedup([2.0, 0.5]) == pytest.approx(1.0)
+
+    def test_of_known_times_it_is_the_speedup_of_their_sum(self) -> None:
+        # 90 us become 45, 10 us become 20.
+        assert average_speedup([2.0, 0.5], [90.0, 10.0]) == pytest.approx(100.0 / 65.0)
 
 
 class TestGeometricMean:

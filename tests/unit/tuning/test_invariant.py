@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 
 import pytest
 
@@ -21,7 +22,7 @@ from tuner.report.data import from_session
 from tuner.report.sections.bits import bits_json, bits_lines
 from tuner.search.pool import Pool
 from tuner.tuning.evaluator import Candidates
-from tuner.tuning.keep_bits import group_classes, list_class_members
+from tuner.tuning.keep_bits import cost_of, group_classes, list_class_members
 from tuner.tuning.verification import BITS, ROWS
 
 SMALL, LARGE = Workload.of({"N": 1000}), Workload.of({"N": 100_000})
@@ -350,6 +351,18 @@ def test_where_no_config_of_a_class_may_run_the_nearest_is_tried(run, make_plan)
     assert {config["items"] for _, config in named} == {8}
     assert other.nearest({"block": 256, "items": 1}) == other[1]
     assert Pool.of(plan.space.parameters, []).nearest({"block": 64, "items": 1}) is None
+
+
+def test_a_class_of_a_mix_costs_what_all_its_sizes_take(run, make_plan):
+    """Twice the best on a size that takes next to nothing costs next to nothing."""
+    trials, spec = run(RowsDevice(), lambda s: s.trials()), make_plan().spec
+    (problem,) = group_classes(trials, spec).values()
+    for sizes in problem.values():
+        rows = {w: of[0].time_us for w, of in sizes.items()}
+        least = {w: min(of[w][0].time_us for of in problem.values() if w in of) for w in rows}
+        assert cost_of(sizes, problem, spec, True) == pytest.approx(
+            log(sum(rows.values()) / sum(least.values()))
+        )
 
 
 def test_a_size_counts_by_its_weight(run, space):

@@ -9,7 +9,6 @@ from itertools import islice
 from statistics import median
 
 from tuner.model.config import Config
-from tuner.model.statistics import geometric_mean
 from tuner.model.trial import Status
 from tuner.report import formatting
 from tuner.report.data import ReportData, roofline_of
@@ -60,7 +59,7 @@ def _speed(data: ReportData, headline: Headline) -> Card:
     speedups = [result.speedup for result in judged]
     low, high = ratio(min(speedups)), ratio(max(speedups))
     over = f"{low} to {high} over {len(judged)} workloads" if len(judged) > 1 else "one workload"
-    return Card(question, ratio(geometric_mean(speedups)), f"{over}.", headline.tone)
+    return Card(question, ratio(data.average(judged)), f"{over}.", headline.tone)
 
 
 def _certainty(data: ReportData) -> Card:

@@ -69,13 +69,17 @@ class WorkloadClasses:
         return next(kept, None)
 
     @property
+    def least_us(self) -> float:
+        """The best time of any class; infinite where none was timed."""
+        known = (self.varying_us, *(bit_class.best_us for bit_class in self.classes))
+        return min((time_us for time_us in known if time_us is not None), default=inf)
+
+    @property
     def cost(self) -> float | None:
         """How much slower the class that is kept is at its best than any; None where not known."""
-        known = (self.varying_us, *(bit_class.best_us for bit_class in self.classes))
-        times = [time_us for time_us in known if time_us is not None]
         if self.kept is None or self.kept.best_us is None:
             return None
-        return self.kept.best_us / min(times) - 1.0
+        return self.kept.best_us / self.least_us - 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,8 @@ def separations(trials: Iterable[Trial]) -> tuple[Separation, ...]:
 def bits_lines(data: ReportData) -> tuple[str, ...]:
     """Say how many classes there are, what the kept one costs, and which parameters decide."""
     lines, found_classes = [], classes(data)
-    if (cost := rows_cost(found_classes)) is not None and data.kept_rows and not data.on_cpu:
+    cost = rows_cost(found_classes, mix=bool(data.mix))
+    if cost is not None and data.kept_rows and not data.on_cpu:
         most = max(found_classes, key=lambda on: on.cost or 0.0)
         worst = f"; most on {most.workload}: {most.cost:.1%}" if most.cost else ""
         lines.append(f"what reproducibility costs here: {cost:.1%}{worst}")
@@ -196,10 +201,17 @@ def bits_lines(data: ReportData) -> tuple[str, ...]:
     return (*lines, seen + "; ".join(parts))
 
 
-def rows_cost(found: Iterable[WorkloadClasses]) -> float | None:
-    """Give the geometric mean over sizes of what the kept class costs; None where not known."""
-    costs = [(log1p(on.cost), on.weight) for on in found if on.cost is not None]
-    return expm1(fmean(*zip(*costs, strict=True))) if costs else None
+def rows_cost(found: Iterable[WorkloadClasses], *, mix: bool) -> float | None:
+    """Give the geometric mean over sizes of what the kept class costs; None where not known.
+
+    Of a mix what its time in all does.
+    """
+    known = [(on, on.cost) for on in found if on.cost is not None]
+    if not known:
+        return None
+    if mix:
+        return fmean((cost for _, cost in known), [on.weight * on.least_us for on, _ in known])
+    return expm1(fmean((log1p(cost) for _, cost in known), [on.weight for on, _ in known]))
 
 
 def bits_json(data: ReportData) -> dict[str, object]:
@@ -208,10 +220,11 @@ def bits_json(data: ReportData) -> dict[str, object]:
     if not found:
         return {}
     trials = (trial for trial in data.trials if trial.candidate == _first(data))
+    cost = rows_cost(found, mix=bool(data.mix))
     return {
         "kept": data.keep_bits,
         "rows_kept": bool(data.kept_rows),
-        "cost": None if data.on_cpu or not data.kept_rows else round_value(rows_cost(found)),
+        "cost": None if data.on_cpu or not data.kept_rows else round_value(cost),
         "workloads": [
             {
                 **pick(on, "workload"),

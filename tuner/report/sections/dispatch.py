@@ -13,8 +13,8 @@ from tuner.dispatch.table import DispatchTable, Entry, HeldOut
 from tuner.model.kernel import Workload
 from tuner.model.statistics import (
     Interval,
+    average_speedup,
     cost_us,
-    geometric_mean,
     paired_interval,
     unpaired_interval,
 )
@@ -59,7 +59,7 @@ def curve_chart(dispatch: Dispatch) -> Markup | None:
         )
         for point in dispatch.curve
     ]
-    return charts.bars("What few variants gain over the baseline, in the geometric mean", bars)
+    return charts.bars("What few variants gain over the baseline", bars)
 
 
 def dispatch_json(dispatch: Dispatch) -> dict[str, object]:
@@ -117,7 +117,7 @@ class PeersOn:
     It is a peer's name where production calls that and no variant is faster, and `winner` is the
     config of the workload's result. `served_us` is its time in the rounds that they shared, None
     where nothing was compared; `isolated_us` that without programmatic dependent launch, None where
-    it isn't used.
+    it isn't used. In a mix it has a `weight`.
     """
 
     workload: Workload
@@ -127,6 +127,7 @@ class PeersOn:
     paired: bool
     peers: tuple[Against, ...]
     isolated_us: float | None = None
+    weight: float | None = None
 
     @property
     def server(self) -> str:
@@ -202,10 +203,12 @@ def best_peers(found: Sequence[PeersOn]) -> list[tuple[Workload, Against]]:
     return [pair for pair in compared if not pair[0].held_out] or compared
 
 
-def over_best_peers(found: Sequence[PeersOn]) -> float | None:
+def over_best_peers(found: Sequence[PeersOn], *, isolated: bool = False) -> float | None:
     """Average the speedups over the best peers; None where none was compared."""
-    speedups = [best.speedup or 1.0 for _, best in best_peers(found)]
-    return geometric_mean(speedups) if speedups else None
+    judged, weights = best_peers(found), {one.workload: one.weight for one in found}
+    speedups = [(isolated and best.isolated_speedup) or best.speedup or 1.0 for _, best in judged]
+    before = [weight * (best.time_us or 0.0) for w, best in judged if (weight := weights[w])]
+    return average_speedup(speedups, before) if judged else None
 
 
 def peers_summary(found: Sequence[PeersOn]) -> str:
@@ -216,12 +219,13 @@ def peers_summary(found: Sequence[PeersOn]) -> str:
     behind = [str(workload) for workload, best in judged if (best.speedup or 1.0) < 1 - AS_FAST]
     isolated = ""
     if any(best.isolated_speedup is not None for _, best in judged):
-        alone = geometric_mean([best.isolated_speedup or best.speedup or 1.0 for _, best in judged])
+        alone = over_best_peers(found, isolated=True) or mean
         isolated = f" ({ratio(alone)} without overlapping the calls before and after)"
     count, kind = len(judged), "held-out" if judged[0][0].held_out else "tuned"
+    over = "time in all of a mix of" if found[0].weight else "geometric mean over"
     text = (
         f"{ratio(mean)} as fast{isolated} as the best peer of each workload "
-        f"(geometric mean over {count} {kind}); as fast or faster, within {percent(AS_FAST)}, on "
+        f"({over} {count} {kind}); as fast or faster, within {percent(AS_FAST)}, on "
         f"{count - len(behind)} of {count}"
     )
     return f"{text}; behind on {join_names(behind)}." if behind else f"{text}."
@@ -256,7 +260,7 @@ def peers_json(one: PeersOn) -> dict[str, dict[str, object]]:
 
 
 def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersOn:
-    workload = result.workload
+    workload, weight = result.workload, data.mix.get(result.workload)
     compared = [c for c in data.comparisons if c.workload == workload and c.peers]
     # A variant may be chosen for a shape where it was not compared, or before there were peers.
     own = None if result.baseline_wins else result.variant
@@ -272,7 +276,7 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
         against = tuple(
             Against(peer_trial.name, peer_trial.status, peer_trial.reason) for peer_trial in trials
         )
-        return PeersOn(workload, result.variant, served, None, True, against)
+        return PeersOn(workload, result.variant, served, None, True, against, None, weight)
     last = comparisons[-1]
     # The rounds that chose the winner among several would flatter it.
     _, rounds = split(last)
@@ -290,7 +294,9 @@ def _on(data: ReportData, result: Result, trials: Sequence[PeerTrial]) -> PeersO
             one = Against(one.name, one.status, one.reason, time_us, speedup, bounds, isolated)
         found.append(one)
     against, time_us = tuple(found), cost_us(served_us)
-    return PeersOn(workload, result.variant, served, time_us, last.paired, against, isolated_us)
+    return PeersOn(
+        workload, result.variant, served, time_us, last.paired, against, isolated_us, weight
+    )
 
 
 def variants_table(table: DispatchTable) -> Markup:

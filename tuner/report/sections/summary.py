@@ -72,7 +72,7 @@ def headline(data: ReportData) -> Headline:
     if accused := accusation(data):
         return Headline(origin, accused, "", "failed")
     judged = data.tuned or data.results
-    tone, text = _judge(judged, "tuned" if data.tuned else "held-out")
+    tone, text = _judge(data, judged, "tuned" if data.tuned else "held-out")
     held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
     if data.on_cpu:
         count = f"{len(judged)} workload{'s' if len(judged) > 1 else ''}"
@@ -80,7 +80,8 @@ def headline(data: ReportData) -> Headline:
         tone = "same"
     elif any(result.isolated_speedup is not None for result in judged):
         # Where calls overlap their neighbours, what is left when they don't.
-        mean = geometric_mean([result.isolated_speedup or result.speedup for result in judged])
+        isolated = [result.isolated_speedup or result.speedup for result in judged]
+        mean = data.average(judged, isolated)
         text += f" Without overlapping the calls before and after: {ratio(mean)}."
     if not data.on_cpu and data.peers and (over := over_best_peers(peers_on(data))) is not None:
         than = f"{ratio(over)} over" if over >= 1.0 else f"{ratio(1 / over)} slower than"
@@ -112,19 +113,24 @@ def _without_result(data: ReportData) -> str:
     return "No result yet: the run ended before the finalists were compared with the baseline."
 
 
-def _judge(results: Sequence[Result], kind: str) -> tuple[Tone, str]:
+def _judge(data: ReportData, results: Sequence[Result], kind: str) -> tuple[Tone, str]:
     labels = [significance(result) for result in results]
     count, faster, slower = len(labels), labels.count("faster"), labels.count("slower")
-    mean = geometric_mean([result.speedup for result in results])
+    mean = data.average(results)
     scope = f"{count} {kind} workload{'s' if count != 1 else ''}"
     average = f"geometric mean over {scope}" if count > 1 else f"on {scope}"
+    most = 2 * faster > count
+    if data.mix and count > 1:
+        average = f"time in all of a mix of {scope}"
+        # Of a mix it is the time that is proved to be less: with all at the low end.
+        most = data.average(results, [result.interval[0] for result in results]) > 1.0
     tone: Tone = "faster" if faster > slower else "slower"
     if faster == slower == 0:
         tone, text = (
             "same",
             f"No difference from the baseline is proved ({average}: {ratio(mean)}).",
         )
-    elif 2 * faster > count and mean > 1.0:
+    elif most and mean > 1.0:
         also = f", slower on {slower}" if slower else ""
         tone, text = "faster", f"{ratio(mean)} faster than the baseline ({average}); "
         text += f"proved on {faster} of {count}{also}."

@@ -92,6 +92,30 @@ def test_the_headline_follows_the_intervals(values, tone, text):
     assert judge(*values) == (tone, text)
 
 
+def test_a_mix_is_judged_by_its_time_and_not_by_how_many_are_faster():
+    long = replace(result(*SLOWER, tokens=9), baseline_us=80.0, tuned_us=100.0)
+    results = (result(*FASTER), result(*FASTER, tokens=2), long)
+    mix = {one.workload: 1.0 for one in results}
+    data = ReportData("k", "GPU", False, results=results, mix=mix)
+    said = headline(data)
+    assert (said.tone, said.headline) == (
+        "slower",
+        "Mixed: faster on 2, slower on 1 of 3 tuned workloads; time in all of a mix of 3 tuned "
+        "workloads: 0.82x.",
+    )
+    often = replace(data, mix=mix | {results[0].workload: 100.0})
+    assert headline(often).headline == (
+        "1.40x faster than the baseline (time in all of a mix of 3 tuned workloads); proved on 2 "
+        "of 3, slower on 1."
+    )
+    found = json_of(often)["mix"]
+    assert found["weights"] == {"T=1": 100.0, "T=2": 1.0, "T=9": 1.0}
+    # Calls of 2, 2 and 80 us take 1, 1 and 100.
+    assert (found["baseline_us"], found["tuned_us"]) == (282.0, 201.0)
+    assert found["speedup"] == pytest.approx(282.0 / 201.0, abs=1e-4)
+    assert "mix" not in json_of(replace(data, mix={}))
+
+
 @pytest.mark.parametrize(
     ("changes", "start"),
     [
