@@ -122,6 +122,13 @@ def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Benc
     (bench.root / "scale.cu").write_text(kernel)
     assert unshown.code == 5, unshown.err
     assert "not verified: the smallest size, N=16777216, is of 134.2 MB, and up to" in unshown.out
+    spins = "i < N && [&] { volatile int k = 0; while (N == 260) k = k + 1; return true; }()"
+    (bench.root / "scale.cu").write_text(kernel.replace("i < N", spins))
+    slow = gate(template, "--workload", "N=260", "--workload", "N=1028")
+    (bench.root / "scale.cu").write_text(kernel)
+    assert slow.code == 0, slow.err
+    assert "verified on N=1028\n" in slow.out
+    assert "not verified on N=260: too slow on a CPU: the baseline does not run" in slow.out
     some = gate(template.replace("2.0f", "@{ 3.0 if items > 1 else 2.0 }@f"))
     assert some.code == 0 and some.out.endswith("passed\n"), some.err
     assert re.search(r"^a run would drop this: incorrect with .*items=\d", some.out, re.MULTILINE)

@@ -22,7 +22,7 @@ from typing import Any
 
 from tuner.device.base import Program
 from tuner.device.encoding import Array
-from tuner.model.errors import DeviceError, KernelError, TunerError, WorkerError
+from tuner.model.errors import DeviceError, KernelError, TooSlow, TunerError, WorkerError
 from tuner.model.kernel import Workload
 from tuner.model.settings import COMMAND
 from tuner.model.trial import Status
@@ -187,7 +187,7 @@ def limit_time(path: Path, limit_s: float) -> Iterator[None]:
             frame = frame.f_back
         line = None if frame is None else frame.f_lineno
         message = f"computes for over {limit_s:g} s"
-        raise KernelError(message, path=path, line=line, remedy=_SHORTER) from None
+        raise TooSlow(message, path=path, line=line, remedy=_SHORTER) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)

@@ -6,7 +6,8 @@ TunerError
 │   ├── SpaceError        a search-space file
 │   ├── TemplateError     a template that does not parse, render or match its parameters
 │   ├── KernelError       a kernel, its reference, its arguments or its workloads
-│   │   └── Untellable    its reference's outputs are such that no kernel could be told right
+│   │   ├── Untellable    its reference's outputs are such that no kernel could be told right
+│   │   └── TooSlow       it, or what judges it, takes longer than is waited for
 │   └── SessionError      a session that cannot be opened or resumed
 ├── DeviceError           the device asked for cannot be used (exit code 2)
 │   ├── OutOfMemory       what a workload takes is more than it has
@@ -81,6 +82,10 @@ class KernelError(InputError):
 
 class Untellable(KernelError):  # noqa: N818 - what a reference is
     """Report outputs by which no kernel could be told right or wrong, whatever it computes."""
+
+
+class TooSlow(KernelError):  # noqa: N818 - as `Untellable`
+    """Report a reference or a baseline that takes longer than is waited for."""
 
 
 class SessionError(InputError):

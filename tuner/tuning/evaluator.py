@@ -22,7 +22,7 @@ from tuner.device.base import (
 from tuner.device.group import as_group
 from tuner.device.inputs import EXTREME
 from tuner.model.config import Config, SearchSpace
-from tuner.model.errors import InputError, KernelError, OutOfMemory, TunerError
+from tuner.model.errors import InputError, KernelError, OutOfMemory, TooSlow, TunerError
 from tuner.model.expressions import Value
 from tuner.model.hardware import occupancy, refusal
 from tuner.model.kernel import KernelSpec, Launch, Workload
@@ -422,6 +422,8 @@ class Evaluator:
             said = f"the baseline does not run on {workload}: {outcome.status}: {outcome.reason}"
             if outcome.status is Status.RESOURCE_LIMIT:
                 raise OutOfMemory(said, workload.key)
+            if outcome.status is Status.TIMEOUT:
+                raise TooSlow(said, path=self.spec.source)
             raise KernelError(said, path=self.spec.source)
 
     def _runnable(self, pending: Pending) -> CompileResult | Trial:

@@ -19,7 +19,7 @@ from tuner.device.reference import LIMIT_S, limit_time, line_in
 from tuner.device.verify.shared_memory import available_bytes
 from tuner.device.verify.telling import TellingVerifier
 from tuner.device.verify.verifier import HostMemory
-from tuner.model.errors import KernelError
+from tuner.model.errors import KernelError, TooSlow
 from tuner.model.kernel import KernelSpec, Workload
 from tuner.model.trial import Correctness
 from tuner.process.child import Child, ChildDiedError, ChildTimeoutError
@@ -72,7 +72,7 @@ class BoundedProcess:
             yield
         except ChildTimeoutError as error:
             message = f"computes for over {self._limit_s:g} s"
-            raise KernelError(message, path=self._path, remedy=_SMALLER) from error
+            raise TooSlow(message, path=self._path, remedy=_SMALLER) from error
         except ChildDiedError as error:
             message = f"ends the process that runs it (exit code {error})"
             raise KernelError(message, path=self._path, remedy=_SMALLER) from error

@@ -138,7 +138,7 @@ def _verify(
     from tuner.app.instruments import compiler_for
     from tuner.device.select import open_device
     from tuner.extensions.agents.gate import find_varying_rows, verify_candidate
-    from tuner.model.errors import DeviceError
+    from tuner.model.errors import DeviceError, TooSlow
     from tuner.tuning.evaluator import evaluator_of
 
     spec, most = made.spec, LARGEST_REFERENCE_BYTES
@@ -160,8 +160,14 @@ def _verify(
             return f"{why}, and up to {most >> 20} MiB the kernel was right on no smaller one"
         click.echo(f"{why}, over {most >> 20} MiB: smaller ones that nobody listed are taken")
     click.echo(f"verifying on the CPU, on {', '.join(w.key for w in small)}")
-    for workload in small:
-        baseline.verify_baseline(workload)  # it decides what is accurate where that is measured
+    for workload in [*small]:
+        try:
+            baseline.verify_baseline(workload)  # decides what is accurate where that is measured
+        except TooSlow as error:
+            left_out[workload] = f"too slow on a CPU: {error.message}"
+            small.remove(workload)
+    if not small:
+        return "the CPU is too slow for every size that it has room for"
     asked = made, evaluator, configs, small
     verified = verify_candidate(*asked)
     for problem in (*verified.problems, *find_varying_rows(*asked)):
