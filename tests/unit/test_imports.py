@@ -32,13 +32,13 @@ BUDGET = {
     "export": 4_245,
     "engines": 5_060,
     "draft": 17_470,
-    "agents": 8_390,
+    "agents": 8_405,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_450,
+    "tests": 89_470,
     "docs": 5_015,
 }
 
