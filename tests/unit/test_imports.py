@@ -32,7 +32,7 @@ BUDGET = {
     "export": 4_245,
     "engines": 5_060,
     "draft": 17_470,
-    "agents": 8_405,
+    "agents": 8_406,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,

@@ -52,7 +52,8 @@ def outcome(
 
     `baseline_us` has every tuned workload; on those that `base_us` or `best_us` lacks, the
     baseline stands in, as it does for the user. A mix has `weights`. The metrics are those of
-    `profiler.base.METRICS`, `{workload: {metric: value}}`, of the base's best config and of the candidate's.
+    `profiler.base.METRICS`, `{workload: {metric: value}}`, of the base's best config and of the
+    candidate's.
     """
     mean = over_base = None
     if best_us:
