@@ -32,13 +32,13 @@ BUDGET = {
     "export": 4_260,
     "engines": 5_075,
     "draft": 17_685,
-    "agents": 8_740,
+    "agents": 8_760,
     "cpu": 4_730,
     "backends": 2_815,
     "scale": 4_545,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_850,
+    "tests": 89_870,
     "docs": 5_015,
 }
 

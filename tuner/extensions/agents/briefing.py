@@ -25,8 +25,13 @@ from tuner.extensions.agents.prompts import (
 from tuner.extensions.agents.sections import NEEDED_SECTIONS
 from tuner.model.config import Config
 from tuner.model.expressions import Value
+<<<<<<< HEAD
 from tuner.model.kernel import Argument, KernelSpec, Workload
 from tuner.model.statistics import floor_us, geometric_mean
+=======
+from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
+from tuner.model.statistics import average_speedup, floor_us
+>>>>>>> mixgoal
 from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
 from tuner.report.formatting import pairs, times
@@ -57,7 +62,8 @@ class KernelTask:
     """What is tuned, where, and how much a profile can know there.
 
     `degree` is None where nothing is profiled. `source` is the baseline's text, `reference` that of
-    the float64 reference, "" to leave it out. `operators` has the value of each of its macros.
+    the float64 reference, "" to leave it out. `operators` has the value of each of its macros, and
+    `weights` says how often each workload of a mix comes.
     """
 
     spec: KernelSpec
@@ -66,6 +72,7 @@ class KernelTask:
     degree: Degree | None
     operators: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
+    weights: Mapping[Workload, float] = field(default_factory=dict)
 
     @property
     def peak_gflops(self) -> float | None:
@@ -190,7 +197,9 @@ def current_text(task: KernelTask, now: Situation) -> str:
         "current",
         now=now,
         member=member,
-        summary=member_summary(now.best, now.baselines_us, comparable=not task.info.on_cpu),
+        summary=member_summary(
+            now.best, now.baselines_us, task.weights, comparable=not task.info.on_cpu
+        ),
         lines=member.template.split("\n"),
         space=own_sections(member.space),
         cost=_cost(now.phases_s),
@@ -255,6 +264,7 @@ def _launch_rows(profiled: Profiled) -> Iterator[list[str]]:
 def member_summary(
     best: Mapping[Workload, Trial],
     baselines_us: Mapping[Workload, float],
+    weights: Mapping[Workload, float] | None = None,
     *,
     comparable: bool = True,
 ) -> str:
@@ -263,12 +273,14 @@ def member_summary(
     ratios = {w: baselines_us[w] / t.time_us for w, t in best.items() if t.time_us}
     if not ratios:
         return "No config ran correctly."
-    mean = geometric_mean(ratios.get(workload, 1.0) for workload in baselines_us)
+    before = [weights[workload] * us for workload, us in baselines_us.items()] if weights else []
+    mean = average_speedup([ratios.get(workload, 1.0) for workload in baselines_us], before)
+    how = "time in all of a mix" if weights else "geometric mean"
     text = f"{times(mean)} as fast as the baseline"
     if len(ratios) > 1:
         high = max(ratios, key=lambda workload: ratios[workload])
         low = min(ratios, key=lambda workload: ratios[workload])
-        text += f" (geometric mean of {len(baselines_us)} workloads; {times(ratios[high])} on "
+        text += f" ({how} of {len(baselines_us)} workloads; {times(ratios[high])} on "
         text += f"{high.key}, {times(ratios[low])} on {low.key})"
     lines.append(f"{text}." if comparable else "It ran correctly.")
     missing = [workload for workload in baselines_us if workload not in ratios]
@@ -333,6 +345,7 @@ class Briefer:
             info=replace(info, streaming_gbps=gbps),
             degree=degree,
             operators=dict(plan.config.operators),
+            weights=plan.config.weights,
             reference=plan.spec.torch.text if plan.spec.torch else read_text(plan.spec.reference),
         )
 

@@ -14,7 +14,7 @@ from tuner.extensions.agents.gate import read_draft
 from tuner.extensions.agents.prompts import microseconds, one_line
 from tuner.extensions.agents.tree import Node, Tree
 from tuner.model.errors import SessionError
-from tuner.model.statistics import geometric_mean
+from tuner.model.statistics import average_speedup, geometric_mean
 from tuner.report.formatting import times
 from tuner.session.events import (
     AnswerAccepted,
@@ -46,18 +46,25 @@ def outcome(
     default_us: Mapping[str, float | None],
     base_metrics: ByMetric | None = None,
     metrics: ByMetric | None = None,
+    weights: ByWorkload | None = None,
 ) -> RoundOutcome:
     """Compare what an idea promised with what was measured, all by `Workload.key`.
 
     `baseline_us` has every tuned workload; on those that `base_us` or `best_us` lacks, the
-    baseline stands in, as it does for the user. The metrics are those of `profiler.base.METRICS`,
-    `{workload: {metric: value}}`, of the base's best config and of the candidate's.
+    baseline stands in, as it does for the user. A mix has `weights`. The metrics are those of
+    `profiler.base.METRICS`, `{workload: {metric: value}}`, of the base's best config and of the
+    candidate's.
     """
     mean = over_base = None
     if best_us:
-        mean = geometric_mean(baseline_us[w] / best_us.get(w, baseline_us[w]) for w in baseline_us)
-        over_base = geometric_mean(
-            base_us.get(w, baseline_us[w]) / best_us.get(w, baseline_us[w]) for w in baseline_us
+        after_us = {w: best_us.get(w, baseline_us[w]) for w in baseline_us}
+        from_us = {w: base_us.get(w, baseline_us[w]) for w in baseline_us}
+        mean, over_base = (
+            average_speedup(
+                [of[w] / us for w, us in after_us.items()],
+                [weights[w] * of[w] for w in after_us] if weights else (),
+            )
+            for of in (baseline_us, from_us)
         )
     before = _with_times(base_us, base_metrics or {})
     after = _with_times(best_us, metrics or {})

@@ -343,6 +343,7 @@ class Rounds:
             default_us=defaults,
             base_metrics=metrics[idea.base],
             metrics=metrics[plan.candidate],
+            weights={w.key: n for w, n in self._plan.config.weights.items()},
         )
 
     def _profile(self, plan: Plan, number: int) -> None:

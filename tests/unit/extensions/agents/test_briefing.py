@@ -33,6 +33,7 @@ from tuner.model.expressions import Expression
 from tuner.model.kernel import Tolerance
 from tuner.model.surroundings import LinkSpec, NeighbourSpec, SurroundingsSpec
 from tuner.model.trial import MOST, Finding
+from tuner.report.formatting import times
 from tuner.session.events import LaunchFigures, Profiled
 from tuner.space.launches import require_rows
 
@@ -153,6 +154,18 @@ def test_workloads_without_a_correct_config_show_as_such(silu, now):
     assert "|T=1,D=11008|2.716|-|-|-|-|-|none correct|" in text
     summary = member_summary(best, now.baselines_us)
     assert "No correct config on T=1,D=11008: the baseline serves there." in summary
+
+
+def test_of_a_mix_the_time_in_all_is_what_counts(silu, now):
+    weights = dict.fromkeys(now.baselines_us, 2.0)
+    took = {w: trial.time_us for w, trial in now.best.items()}
+    mean = sum(now.baselines_us.values()) / sum(
+        took.get(w, us) for w, us in now.baselines_us.items()
+    )
+    summary = member_summary(now.best, now.baselines_us, weights)
+    assert summary.startswith(f"{times(mean)} as fast as the baseline (time in all of a mix of ")
+    text = stable_text(replace(silu.task, weights=weights))
+    assert "What counts is the time in all of the tuned workloads, a mix: the baseline's" in text
 
 
 def test_an_agent_that_chooses_sees_each_candidate_with_its_speedup(silu, now):

@@ -35,6 +35,12 @@ def test_speedups_are_geometric_means_over_baseline_and_base():
     assert found.default_us == {A: 2.5, B: None}
 
 
+def test_of_a_mix_they_are_those_of_its_time():
+    found = compared(weights={A: 10.0, B: 1.0})
+    assert found.speedup == pytest.approx(56.0 / 28.0)
+    assert found.over_base == pytest.approx(50.0 / 28.0)
+
+
 def test_the_baseline_stands_in_where_a_workload_has_no_correct_config():
     found = compared(best_us={A: 1.0})
     assert found.speedup == pytest.approx((4.0 * 1.0) ** 0.5)
