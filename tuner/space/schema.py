@@ -414,12 +414,11 @@ def _place_of(mistake: ErrorDetails, value: Any) -> Location:
     """Leave out of a mistake's place the type that pydantic names where a key takes several."""
     place = list[int | str]()
     for step in mistake["loc"]:
-        if (isinstance(value, dict) and step in value) or (
-            isinstance(value, list) and isinstance(step, int)
-        ):
+        try:
             value = value[step]
-        elif mistake["type"] != "missing" or step != mistake["loc"][-1]:
-            continue
+        except (KeyError, IndexError, TypeError):
+            if mistake["type"] != "missing" or step != mistake["loc"][-1]:
+                continue
         place.append(step)
     return tuple(place)
 

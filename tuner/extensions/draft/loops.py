@@ -352,8 +352,8 @@ class _Loops:
         for name, value in reversed(self.launch.values_at(at, site.body[1]).items()):
             if name not in before:
                 text = re.sub(rf"\[{name}\]", f"[{value}]", text)
-                value = value if re.fullmatch(r"[\w.]+", value) else f"({value})"
-                text = re.sub(rf"(?<![\w.>]){name}\b", value, text)
+                term = value if re.fullmatch(r"[\w.]+", value) else f"({value})"
+                text = re.sub(rf"(?<![\w.>]){name}\b", term, text)
         return text
 
     def alignment_terms(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
