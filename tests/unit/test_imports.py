@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_120,
+    "core": 47_140,
     "runtime": 2_930,
     "export": 4_260,
     "engines": 5_075,
-    "draft": 17_685,
+    "draft": 17_695,
     "agents": 8_760,
     "cpu": 4_730,
     "backends": 2_815,
     "scale": 4_545,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_870,
+    "tests": 89_885,
     "docs": 5_015,
 }
 

@@ -71,7 +71,8 @@ class CommandLine(click.Group):
                 is_there = path.exists()
             if not (word.startswith("-") or path.suffix or is_there or "/" in word):
                 close = difflib.get_close_matches(word, commands, n=1)
-                hint = f"; did you mean `{close[0]}`?" if close else ""
+                meant = "tune --resume SESSION" if word == "resume" else next(iter(close), "")
+                hint = f"; did you mean `{meant}`?" if meant else ""
                 message = f"{word!r} is neither a command nor a kernel file{hint}"
                 raise click.UsageError(message, ctx)
             args = [RUN, *args]

@@ -102,6 +102,12 @@ def unique(pairs: tuple[tuple[str, str], ...], what: str) -> dict[str, str]:
     return dict(pairs)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number within bounds, which click calls an integer range."""
+
+    name = "whole number"
+
+
 # How the words of an option are read, and what stands for them in a help text.
 _READERS: dict[str, dict[str, Any]] = {
     SOME_FILE: {"type": FILE},
@@ -122,7 +128,7 @@ def setting(name: str, /, **changes: Any) -> Callable[[Command], Command]:
     stated = SETTINGS[name]
     form: dict[str, Any] = {"help": stated.help, "multiple": stated.several}
     if stated.within is not None:
-        form |= {"metavar": "N", "type": click.IntRange(min=stated.within.bounds.get("ge"))}
+        form |= {"metavar": "N", "type": WholeNumber(min=stated.within.bounds.get("ge"))}
     form |= _READERS.get(stated.within.said if stated.within else stated.reads, {})
     if stated.choices:
         form["type"] = click.Choice(stated.choices)
@@ -191,7 +197,7 @@ resume = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 # It wants a name and a `help` of each command's own.
-count = partial(click.option, metavar="N", type=click.IntRange(min=1))
+count = partial(click.option, metavar="N", type=WholeNumber(min=1))
 
 
 def tls_files(

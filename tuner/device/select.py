@@ -189,7 +189,7 @@ def _cuda(spec: KernelSpec, operators: Mapping[str, str], ordinal: int) -> Devic
     instead = (
         f"--device recorded would answer from measurements in {recorded[0]}"
         if recorded
-        else "there is no recording of this kernel to answer instead"
+        else "there is no recording of this kernel either; --device host verifies it on the CPU"
     )
     if count == 0:
         raise DeviceError("no NVIDIA GPU was found", remedy=instead)

@@ -405,7 +405,22 @@ def validate_document(document: Document, root: type[Model]) -> Model:
         return root.model_validate(document.data)
     except ValidationError as error:
         mistakes = error.errors(include_url=False, include_context=False)
+        for mistake in mistakes:
+            mistake["loc"] = _place_of(mistake, document.data)
         raise _first(document, root, mistakes) from error
+
+
+def _place_of(mistake: ErrorDetails, value: Any) -> Location:
+    """Leave out of a mistake's place the type that pydantic names where a key takes several."""
+    place = list[int | str]()
+    for step in mistake["loc"]:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            if mistake["type"] != "missing" or step != mistake["loc"][-1]:
+                continue
+        place.append(step)
+    return tuple(place)
 
 
 def _first(document: Document, root: type[BaseModel], mistakes: list[ErrorDetails]) -> SpaceError:
@@ -434,8 +449,8 @@ def _first(document: Document, root: type[BaseModel], mistakes: list[ErrorDetail
         message = (
             f"`{_write_location(location)}` is {_describe_value(given, document.plain(*location))}"
         )
-    if len(mistakes) > 1:
-        remedy += f"\n  and {len(mistakes) - 1} more in this file"
+    if more := len({mistake["loc"] for mistake in mistakes}) - 1:
+        remedy += f"\n  and {more} more in this file"
     return document.error(message, *location, remedy=remedy)
 
 

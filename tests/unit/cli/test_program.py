@@ -147,6 +147,8 @@ def test_a_misspelled_command_is_told_the_right_one(tune) -> None:
         (["k.cu", "--searcher", "annealing"], "'annealing' is none of auto, exhaustive"),
         (["k.cu", "--time", "5"], "write it as 90s, 5m or 1h30m"),
         (["k.cu", "--trials", "0"], "0 is not in the range"),
+        (["k.cu", "--trials", "abc"], "'abc' is not a valid whole number"),
+        (["resume", "s"], "did you mean `tune --resume SESSION`?"),
         (["k.cu", "--seed", "x"], "'x' is not a whole number"),
         (["k.cu", "--seed", "-1"], "'-1' is not a whole number from 0"),
         (["k.cu", "--operator", "gelu"], "'gelu' is not NAME=VALUE"),

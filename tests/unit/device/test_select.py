@@ -90,7 +90,7 @@ def test_cuda_without_a_gpu_says_what_recorded_would_do(text: str, spec: KernelS
 
 @without_gpu
 def test_auto_without_a_gpu_or_a_recording_says_how_to_go_on(spec: KernelSpec) -> None:
-    assert "no recording of this kernel" in str(refused("cuda", spec))
+    assert "no recording of this kernel either; --device host" in str(refused("cuda", spec))
     error = refused("auto", spec)
     assert "no GPU here and no recording" in error.message
     assert "recorded:FILE" in str(error)

@@ -34,7 +34,7 @@ WAIT = "45s"
 @options.setting(
     "rounds",
     help=f"Rounds for the client; {DEFAULT_ROUNDS} by default.",
-    type=click.IntRange(min=1),
+    type=options.WholeNumber(min=1),
 )
 @click.option(
     "--resume", metavar="DIR", type=options.folder, help="The session that `start` goes on with."

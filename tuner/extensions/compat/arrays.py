@@ -126,8 +126,9 @@ def tune_arrays(
             if tried[0].time_us is None:
                 first = tried[0].measured
                 raise KernelError(
-                    f"the first config, {tried[0].config}, is {first.status}: {first.reason}",
-                    remedy="list values first that are right",
+                    f"the first config, {tried[0].config}, fails ({first.status}): {first.reason}",
+                    remedy="it is what the others are held against: mend it, or list values that "
+                    "work first",
                 )
         say_failures(tried)
         right = sorted(filter(_time_of, tried[1:]), key=_time_of)

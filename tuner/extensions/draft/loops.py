@@ -276,7 +276,7 @@ class _Loops:
         smallest: list[int] = []
         is_once = False
         for site in self.sites:
-            limit = self.multiple(site.limit, site.body[0])
+            limit = self.multiple(site.limit, site.body)
             packs = [*self.packs(site)]
             if limit is None:
                 return
@@ -314,9 +314,9 @@ class _Loops:
         taken = {*IDENTIFIER.findall(self.launch.source.masked)}
         return next(name for name in ("Vector", "TunedVector", "TunedVector_") if name not in taken)
 
-    def multiple(self, text: str, at: int) -> str | None:
+    def multiple(self, text: str, body: Span) -> str | None:
         """Write a number of elements in the names of the space; None where it is unknown."""
-        known = self.launch.values_at(at)
+        known = self.launch.values_at(*body)
         scope = replace(self.scope, definitions={**known, **self.scope.definitions})
         written = translate(text, scope)
         if written is None or not written.strip("() ").isidentifier():
@@ -340,7 +340,7 @@ class _Loops:
                 continue
             first, element = found[0]
             certain = [not _is_conditional(node, site.body) for _, node in found]
-            multiples = self.alignment_terms(first.index, site)
+            multiples = self.alignment_terms(self.before_body(first.index, first.at, site), site)
             if not (all(certain) if written else certain[0]) or multiples is None:
                 continue
             handed = (p for p in self.launch.kernel.parameters if p.name == array)
@@ -354,11 +354,22 @@ class _Loops:
                 )
                 yield Pack(
                     f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
-                    pointer.c_type, self.text(element), spans, reads, written,
+                    pointer.c_type, self.before_body(self.text(element), first.at, site), spans,
+                    reads, written,
                     DTYPE_BYTES[dtype], multiples,
                     # a row of weights is read by every block
                     "%" not in first.index and (site.over_grid or bool(multiples)),
                 )  # fmt: skip
+
+    def before_body(self, text: str, at: int, site: VectorSite) -> str:
+        """Write an index in names that stand before the body, where the body declares others."""
+        before = self.launch.values_at(site.body[0])
+        for name, value in reversed(self.launch.values_at(at, site.body[1]).items()):
+            if name not in before:
+                text = re.sub(rf"\[{name}\]", f"[{value}]", text)
+                term = value if re.fullmatch(r"[\w.]+", value) else f"({value})"
+                text = re.sub(rf"(?<![\w.>]){name}\b", term, text)
+        return text
 
     def alignment_terms(self, index: str, site: VectorSite) -> tuple[str, ...] | None:
         """List what has to be a multiple of the width for an index to begin at one."""
@@ -373,13 +384,13 @@ class _Loops:
             if term in (site.variable, "0"):
                 continue
             if wraps and term == wraps[0][0]:
-                if (size := self.multiple(wraps[0][2], site.body[0])) is None:
+                if (size := self.multiple(wraps[0][2], site.body)) is None:
                     return None
                 found.append(size)
                 continue
             if re.search(rf"(?<![\w.]){site.variable}\b", term):
                 return None
-            sizes = (self.multiple(factor, site.body[0]) for factor in factors_of(term))
+            sizes = (self.multiple(factor, site.body) for factor in factors_of(term))
             known = [size for size in sizes if size is not None]
             numbers = [n for size in known if (n := number(size.strip("()"))) is not None]
             if any(n % _LOAD_BYTES == 0 for n in numbers):
@@ -391,7 +402,7 @@ class _Loops:
         return tuple(found)
 
     def follow_term(self, term: str, site: VectorSite) -> list[str]:
-        known: Mapping[str, str] = self.launch.values_at(site.body[0])
+        known: Mapping[str, str] = self.launch.values_at(*site.body)
         term = plain(term)
         if term != site.variable and term in known:
             return [each for text in terms_of(known[term]) for each in self.follow_term(text, site)]

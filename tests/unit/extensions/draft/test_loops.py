@@ -36,6 +36,14 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
         (f"{GRID} y[i] += x[i];", ("block_size", *VEC, "items", "unroll")),
         # a pair of neighbours: one of them begins at no multiple
         (f"{GUARDED} if (i < n) y[i] = x[i] + x[i + 1];", ("block_size", *VEC, "items")),
+        # an index that the body names
+        (f"{ROWS} {{ const int i = blockIdx.x * n + c; y[i] = x[i]; }}",
+         ("block_size", *VEC, "unroll")),
+        # one that it goes on from
+        (f"int o = blockIdx.x * n; {ROWS} {{ y[o + c] = x[o + c]; o += 4; }}",
+         ("block_size", "unroll")),
+        (f"{ROWS} {{ int i = blockIdx.x * n + c; y[i] = x[i]; i += 3; y[i] = 1; }}",
+         ("block_size", "unroll")),
         # nothing that lies side by side
         (f"{GUARDED} if (i < n) y[i * 3] = x[i * 3];", ("block_size", "items")),
         # written for some elements alone
@@ -65,6 +73,7 @@ def test_what_is_offered_follows_from_the_accesses(body: str, parameters: tuple[
         "  if (i >= n) return;\n  const float v = x[i];\n  y[i] = v;",
         f"const float* row = x + blockIdx.x * n;\n  {ROWS} {{ y[blockIdx.x * n + c] = row[c]; }}",
         f"{GRID}\n    y[i] += x[i];",
+        f"{ROWS} {{\n    const int r = blockIdx.x, i = r * n + c;\n    y[i] = x[i];\n  }}",
     ],
 )
 def test_the_widest_config_compiles(compiler: NvrtcPool, body: str) -> None:
@@ -97,3 +106,9 @@ def test_a_kernel_that_has_its_width_gets_no_other() -> None:
 def test_what_an_assignment_names_and_reads_is_loaded() -> None:
     template = drafted(f"{GUARDED} if (i < n) y[i] = y[i] * 2 + x[i];").template
     assert "y_i = Vector<float, @{ vec }@>::load(&y[i_first]);" in template
+
+
+def test_an_index_that_the_body_names_is_written_out_before_it() -> None:
+    template = drafted(f"{ROWS} {{ const int i = blockIdx.x * n + c; y[i] = x[i]; }}").template
+    assert "::load(&x[blockIdx.x * n + c_first]);" in template
+    assert "y_c.store(&y[blockIdx.x * n + c_first]);" in template
