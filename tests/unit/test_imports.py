@@ -32,7 +32,7 @@ BUDGET = {
     "export": 4_260,
     "engines": 5_075,
     "draft": 17_695,
-    "agents": 8_760,
+    "agents": 8_755,
     "cpu": 4_730,
     "backends": 2_815,
     "scale": 4_545,

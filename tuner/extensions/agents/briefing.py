@@ -25,13 +25,8 @@ from tuner.extensions.agents.prompts import (
 from tuner.extensions.agents.sections import NEEDED_SECTIONS
 from tuner.model.config import Config
 from tuner.model.expressions import Value
-<<<<<<< HEAD
 from tuner.model.kernel import Argument, KernelSpec, Workload
-from tuner.model.statistics import floor_us, geometric_mean
-=======
-from tuner.model.kernel import Argument, KernelSpec, Workload, group_workloads
 from tuner.model.statistics import average_speedup, floor_us
->>>>>>> mixgoal
 from tuner.model.trial import Finding, Trial, rank_findings
 from tuner.process.files import read_text
 from tuner.report.formatting import pairs, times
