@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_950,
+    "core": 47_965,
     "runtime": 2_930,
     "export": 4_245,
     "engines": 5_060,
-    "draft": 17_470,
+    "draft": 17_690,
     "agents": 8_390,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_290,
+    "tests": 89_505,
     "docs": 5_015,
 }
 
