@@ -31,14 +31,14 @@ BUDGET = {
     "runtime": 2_930,
     "export": 4_245,
     "engines": 5_060,
-    "draft": 17_690,
+    "draft": 17_697,
     "agents": 8_390,
     "cpu": 4_475,
     "backends": 2_775,
     "scale": 4_470,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_505,
+    "tests": 89_515,
     "docs": 5_015,
 }
 
