@@ -92,8 +92,8 @@ def conditions_kept(
     yield from _tile_products(choices, tuned)
     # `if (threadIdx.x < TK)` loads a tile that no thread is missing for
     for axis, origin in _FIRST_THREADS.findall(launch.body):
-        place = "xyz".index(axis)
-        extents = zip((tuned.block or ())[place : place + 1], launch.block[place:], strict=False)
+        at = "xyz".index(axis)
+        extents = zip((tuned.block or ())[at : at + 1], launch.block[at:], strict=False)
         for extent, threads in extents:
             own_ones = (c for c in choices if c.origin == origin and c.name not in extent)
             fitting = (c for c in own_ones if type(c.default) is int and c.default <= threads)
