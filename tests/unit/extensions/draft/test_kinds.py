@@ -382,7 +382,7 @@ EXTRACTED = {
         [],
     ),
     "a launch that macros make of macros": (
-        "#define LAUNCH(K, N, T, ...) K<<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
+        "#define LAUNCH(K, N, T, ...) K \\\n  <<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
         "#define CASE(V, T) case V: LAUNCH((k<V, T>), n / V, T, p, p, n); break\n"
         "template <int V, int T> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = (blockIdx.x * T + threadIdx.x) * V; if (i + V > n) return;\n"
