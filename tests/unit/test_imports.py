@@ -31,14 +31,14 @@ BUDGET = {
     "runtime": 2_930,
     "export": 4_260,
     "engines": 5_075,
-    "draft": 17_695,
+    "draft": 17_705,
     "agents": 8_755,
     "cpu": 4_730,
     "backends": 2_815,
     "scale": 4_545,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_885,
+    "tests": 89_895,
     "docs": 5_015,
 }
 

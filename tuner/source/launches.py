@@ -297,7 +297,7 @@ def _end_of_config(masked: str, start: int) -> int | None:
 
 
 def _parse_callee(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
-    end = len(masked[:end].rstrip(") "))  # `(scale<T, 8>)<<<...>>>`, as macros have it
+    end = len(masked[:end].rstrip(") \t\r\n"))  # `(scale<T, 8>)<<<...>>>`, as macros have it
     arguments: tuple[str, ...] = ()
     if masked[:end].endswith(">"):
         angle = opening(masked, end - 1, "<>", stop=";{}")

@@ -33,6 +33,7 @@ _ASSERT = re.compile(r"\bstatic_assert\s*\((?:[^()]|\([^()]*\))*\)")
 _THREAD_SPLIT = re.compile(r"\bthreadIdx\.x\s*\)?\s*[%/]\s*(\((?:[^()]|\([^()]*\))*\)|\w+)")
 # a thread of the grid, among rows of so many threads
 _OF_GRID = r"\bblockIdx ?\.x ?\* ?(?:blockDim ?\.x|\w+) ?\+ ?threadIdx ?\.x ?\) ?/ ?{}"
+_FIRST_THREADS = re.compile(r"\bif\s*\(\s*threadIdx\.([xyz])\s*<\s*(\w+)\s*[)&]")
 _MAY_FOLLOW = "of the launch may come from it, and nothing shows how"
 _EACH_BLOCK = "an array has an element for each block"
 _EACH_LEAVES = "what a block takes of the whole shows in what it leaves"
@@ -89,6 +90,14 @@ def conditions_kept(
             yield f"{block if block.isidentifier() else f'({block})'} <= {most}"
     yield from filter(None, _thread_tiles(launch, scope, choices, block).values())
     yield from _tile_products(choices, tuned)
+    # `if (threadIdx.x < TK)` loads a tile that no thread is missing for
+    for axis, origin in _FIRST_THREADS.findall(launch.body):
+        at = "xyz".index(axis)
+        extents = zip((tuned.block or ())[at : at + 1], launch.block[at:], strict=False)
+        for extent, threads in extents:
+            own_ones = (c for c in choices if c.origin == origin and c.name not in extent)
+            fitting = (c for c in own_ones if type(c.default) is int and c.default <= threads)
+            yield from (f"{c.name} <= {extent}" for c in fitting)
     # a size is so many times what a thread takes of it at once, unguarded
     for choice in choices:
         for place, limit in taken_at_once(launch.body, choice.origin or ""):

@@ -184,6 +184,18 @@ KINDS = {
         ["{name: h, dtype: uint32, shape: [64]", "# LOG = 6 (line 1) is left out"],
         ["  log: ["],
     ),
+    "a tile that the first threads load": (
+        "constexpr int T = 32, TILE_K = 16;\n"
+        "__global__ void k(float* y, const float* x, int n) { __shared__ float s[TILE_K];\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x; float sum = 0;\n"
+        "  for (int c = 0; c < n; c += TILE_K) {\n"
+        "    int a = c + threadIdx.x; if (threadIdx.x < TILE_K) s[threadIdx.x] = a<n ? x[a] : 0;\n"
+        "    __syncthreads(); for (int e = 0; e < TILE_K; ++e) sum += s[e]; __syncthreads(); }\n"
+        "  if (i < n) y[i] = sum; }\n"
+        "void f(float* p, int n) { k<<<(n + 63) / 64, 64>>>(p, p, n); }\n",
+        ['- "tile_k <= block_size"'],
+        [],
+    ),
     "indices into a row": (
         "__global__ void k(float* y, const float* x, const int* label, int n, int classes) {\n"
         "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i >= n) return;\n"
@@ -370,7 +382,7 @@ EXTRACTED = {
         [],
     ),
     "a launch that macros make of macros": (
-        "#define LAUNCH(K, N, T, ...) K<<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
+        "#define LAUNCH(K, N, T, ...) K \\\n  <<<((N) + (T) - 1) / (T), T>>>(__VA_ARGS__)\n"
         "#define CASE(V, T) case V: LAUNCH((k<V, T>), n / V, T, p, p, n); break\n"
         "template <int V, int T> __global__ void k(float* y, const float* x, int n) {\n"
         "  int i = (blockIdx.x * T + threadIdx.x) * V; if (i + V > n) return;\n"
