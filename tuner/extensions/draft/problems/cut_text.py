@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.extensions.draft.problems.cut import Cut
 from tuner.extensions.draft.problems.graph import Size, Trace, is_constant
-from tuner.extensions.draft.space import environment
+from tuner.extensions.draft.space import render
 from tuner.model import TUNER_VERSION
 
 # What FX adds to a line to free what is read for the last time.
@@ -103,7 +103,8 @@ def part_text(cut: Cut, name: str, facts: Facts, *, alike: bool = False) -> str:
     unpack = "import base64\nimport zlib\n\n" if any("zlib." in one for one in drawn) else ""
     endless = "from math import inf, nan\n\n" if re.search(r"\b(inf|nan)\b", forward) else ""
     constants = "".join(f"\n{n} = {values[0]}" for values, n in sizes.named.items())
-    return environment().get_template("problems/part.py.j2").render(
+    return render(
+        "problems/part.py.j2",
         part="" if alike else name,
         problem=facts.problem,
         version=TUNER_VERSION,
@@ -141,7 +142,8 @@ def whole_text(
         f"({tuple(one.shape)}, {one.dtype})" if hasattr(one, "shape") else repr(one)
         for one in trace.inputs.values()
     ]
-    return environment().get_template("problems/cut.py.j2").render(
+    return render(
+        "problems/cut.py.j2",
         problem=facts.problem,
         version=TUNER_VERSION,
         count=f"stand {len(files)} parts" if len(files) != 1 else "stands one part",

@@ -16,8 +16,8 @@ from tuner.extensions.draft.python.launch_code import LaunchCode, launch_code
 from tuner.extensions.draft.python.source import HELION, PythonKernel, PythonSource, read_python
 from tuner.extensions.draft.space import (
     Drafted,
-    environment,
     min_bytes_text,
+    render,
     tolerance_text,
     workloads_text,
     write,
@@ -143,8 +143,8 @@ def _space(
     elif not all(tunable.is_known for tunable in tuned.tunables):
         guesses = ", ".join(tunable.name for tunable in tuned.tunables if not tunable.is_known)
         default_from = f"the source as it is; guessed: {guesses}"
-    template = environment().get_template("python/space.yaml.j2")
-    return template.render(
+    return render(
+        "python/space.yaml.j2",
         drafted_from=source.path.name,
         kernel=kernel.name,
         module=start.as_posix(),
@@ -186,7 +186,6 @@ def _module(
 ) -> str:
     arguments = handed.inference.arguments
     outputs = [a.parameter.name for a in arguments if a.role != "input"]
-    template = environment().get_template("python/module.py.j2")
     path = source.path.resolve()
     parts, folder, above = [path.stem], path.parent, 0
     while (folder / "__init__.py").is_file():
@@ -194,7 +193,8 @@ def _module(
         folder, above = folder.parent, above + 1
     beside = {one.stem for one in path.parent.glob("*.py")} - {path.stem}
     names = {name.partition(".")[0] for node in ast.walk(source.tree) for name in _names(node)}
-    return template.render(
+    return render(
+        "python/module.py.j2",
         kernel=kernel.name,
         kind=kernel.kind,
         drafted_from=source.path.name,
