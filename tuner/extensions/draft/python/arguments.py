@@ -14,14 +14,17 @@ from tuner.extensions.draft.host_values import INTEGERS
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.python.accesses import PythonAccess, accesses
-from tuner.extensions.draft.python.configs import guess_for, is_asked_for, passed_to
+from tuner.extensions.draft.python.configs import guess_for, is_asked_for
 from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.shapes import Shapes
 from tuner.extensions.draft.python.source import (
     PythonLaunchSite,
     PythonSource,
     all_arguments,
+    argument_of,
+    calls_in,
     defaults_of,
+    passed_to,
 )
 from tuner.extensions.draft.python.tensors import (
     Tensor,
@@ -90,12 +93,12 @@ class _Arguments:
         pointers = {
             node.id
             for kernel, site in pairs
-            for name, node in passed_to(kernel, site.call).items()
+            for name, node in passed_to(kernel.parameters, site.call).items()
             if name in done[kernel.name] and isinstance(node, ast.Name)
         }
         self.shapes = Shapes(host, source.literals, frozenset(pointers))
         for kernel, site in self.pairs:
-            passed = passed_to(kernel, site.call)
+            passed = passed_to(kernel.parameters, site.call)
             for name, node in passed.items():
                 tensor = self.shapes.root(node)
                 if tensor is None:
@@ -169,7 +172,7 @@ class _Arguments:
     def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:
         text = f"nothing says it, line {one.lineno}"
         for kernel, site in self.pairs:
-            for name, node in passed_to(kernel, site.call).items():
+            for name, node in passed_to(kernel.parameters, site.call).items():
                 is_same = isinstance(node, ast.Name) and node.id == one.arg
                 is_compiled_in = is_same and name in kernel.constexprs
                 if is_compiled_in and is_asked_for(self.host, name, node):
@@ -251,11 +254,8 @@ class _Arguments:
                 found[name] = (stored, Evidence(LIKELY, text))
         floats = Counter(kind for kind, _ in found.values() if "float" in kind)
         most = floats.most_common(1)[0][0] if floats else ""
-        casts = any(
-            isinstance(node, ast.Call) and ast.unparse(node).endswith(".to(tl.float32)")
-            for kernel, _ in self.pairs
-            for node in ast.walk(kernel.node)
-        )
+        calls = (call for kernel, _ in self.pairs for call in calls_in(kernel.node))
+        casts = any(ast.unparse(call).endswith(".to(tl.float32)") for call in calls)
         for name in names:
             if name not in found:
                 of = self.shapes.tensors[name].dtype_of
@@ -303,12 +303,11 @@ class _Arguments:
             line = tensor.line
             return "output", Evidence(SURE, f"made and returned, line {line}")
         for kernel, site in self.pairs:
-            autotune, passed = kernel.decoration("autotune"), passed_to(kernel, site.call)
-            for one in autotune.call.keywords if autotune and autotune.call else ():
-                names = self.source.literals.try_evaluate(one.value) or ()
-                restored = names if one.arg == "restore_value" else ()
-                if any(self.shapes.root(passed[n]) is tensor for n in restored if n in passed):
-                    return "inout", Evidence(SURE, f"restore_value, line {one.value.lineno}")
+            passed, autotune = passed_to(kernel.parameters, site.call), kernel.autotune
+            node = argument_of(autotune, "restore_value") if autotune else None
+            restored = self.source.literals.try_evaluate(node) or ()
+            if node and any(self.shapes.root(passed[n]) is tensor for n in restored if n in passed):
+                return "inout", Evidence(SURE, f"restore_value, line {node.lineno}")
         if access.writes and access.reads:
             return "inout", Evidence(LIKELY, f"read and written, line {access.writes[0]}")
         if access.writes:
@@ -337,8 +336,8 @@ class _Arguments:
             applied = (pair for node in self.source.tree.body for pair in bindings(node))
             called |= {"apply"} | {n for n, v in applied if ast.unparse(v).endswith(".apply")}
         for scope, bound in scopes:
-            for call in ast.walk(scope):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute):
+            for call in calls_in(scope):
+                if isinstance(call.func, ast.Name | ast.Attribute):
                     name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr
                     if name in called:
                         yield call, bound
@@ -347,9 +346,7 @@ class _Arguments:
         self, call: ast.Call, bound: Mapping[str, ast.expr]
     ) -> Iterator[tuple[str, ast.Call, list[ast.expr]]]:
         names = [argument.arg for argument in all_arguments(self.host) if argument.arg != "ctx"]
-        passed = dict(zip(names, call.args, strict=False))
-        passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        for name, node in passed.items():
+        for name, node in passed_to(names, call).items():
             value = bound.get(node.id) if isinstance(node, ast.Name) else node
             sizes = sizes_of(value) if value is not None else None
             if sizes is not None and name in self.shapes.tensors:
@@ -359,9 +356,7 @@ class _Arguments:
         found: dict[str, tuple[str, Evidence]] = {}
         for call, bound in self._calls():
             for name, made, _ in self._tensor_calls(call, bound):
-                node = next(
-                    (keyword.value for keyword in made.keywords if keyword.arg == "dtype"), None
-                )
+                node = argument_of(made, "dtype")
                 how = ast.unparse(made.func).rpartition(".")[2]
                 kind = dtype_of(ast.unparse(node)) if node is not None else None
                 if node is None:
@@ -397,13 +392,11 @@ class _Arguments:
         yield from [*distinct.values()][::-1][:_MOST_WORKLOADS]
 
     def _benchmark_sizes(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
-        for node in ast.walk(self.source.tree):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".Benchmark")):
+        for node in calls_in(self.source.tree):
+            if not ast.unparse(node.func).endswith(".Benchmark"):
                 continue
-            said = {
-                keyword.arg: self.source.literals.try_evaluate(keyword.value)
-                for keyword in node.keywords
-            }
+            named = passed_to((), node).items()
+            said = {name: self.source.literals.try_evaluate(value) for name, value in named}
             names, values = said.get("x_names"), said.get("x_vals")
             if not isinstance(names, list) or not isinstance(values, list | tuple) or not values:
                 continue

@@ -13,7 +13,13 @@ from tuner.extensions.draft.python.arguments import HandedArgument, handed_to
 from tuner.extensions.draft.python.configs import TunedConfigs, tuned_by
 from tuner.extensions.draft.python.helion import HelionConfig, tuned_by_helion
 from tuner.extensions.draft.python.launch_code import LaunchCode, launch_code
-from tuner.extensions.draft.python.source import HELION, PythonKernel, PythonSource, read_python
+from tuner.extensions.draft.python.source import (
+    HELION,
+    PythonKernel,
+    PythonSource,
+    argument_of,
+    read_python,
+)
 from tuner.extensions.draft.space import (
     Drafted,
     min_bytes_text,
@@ -168,12 +174,11 @@ def _space(
 
 
 def _key(kernel: PythonKernel) -> str:
-    autotune = kernel.decoration("autotune")
-    for keyword in autotune.call.keywords if autotune and autotune.call else ():
-        if keyword.arg == "key" and isinstance(keyword.value, ast.List):
-            names = ", ".join(ast.unparse(name).strip("'\"") for name in keyword.value.elts)
-            return f"  # triton.autotune's key: {names}, line {keyword.value.lineno}"
-    return ""
+    key = argument_of(kernel.autotune, "key") if kernel.autotune else None
+    if not isinstance(key, ast.List):
+        return ""
+    names = ", ".join(ast.unparse(name).strip("'\"") for name in key.elts)
+    return f"  # triton.autotune's key: {names}, line {key.lineno}"
 
 
 def _module(

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.extensions.draft.guesses import GUESSED, LIKELY
 from tuner.extensions.draft.python.configs import Tunable, TunedConfigs
 from tuner.extensions.draft.python.literals import Made, UnreadableError
-from tuner.extensions.draft.python.source import PythonKernel, PythonSource
+from tuner.extensions.draft.python.source import PythonKernel, PythonSource, calls_in
 from tuner.model.expressions import Value
 
 # Lists with a number for each tile or loop; a parameter each. None in one says that it has no loop.
@@ -101,7 +101,7 @@ def _configs(source: PythonSource, kernel: PythonKernel) -> list[Made]:
     call = decoration.call if decoration is not None else None
     nodes = [o.value for o in (call.keywords if call else ()) if o.arg in ("config", "configs")]
     if not nodes:
-        everywhere = (n for n in ast.walk(source.tree) if isinstance(n, ast.Call))
+        everywhere = calls_in(source.tree)
         nodes = [n for n in everywhere if ast.unparse(n.func).endswith("helion.Config")]
         if len(nodes) != 1:
             raise source.error(f"{kernel.name} names no config of its own", line, _REMEDY)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from io import StringIO
 
 from tuner.extensions.draft.python.arguments import HandedArgument
-from tuner.extensions.draft.python.configs import TunedConfigs, passed_to
+from tuner.extensions.draft.python.configs import TunedConfigs
 from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.source import (
     PythonKernel,
     PythonLaunchSite,
     PythonSource,
     all_arguments,
+    passed_to,
 )
 
 # Names that `launch` itself has.
@@ -115,7 +116,9 @@ class _Rewriting(ast.NodeTransformer):
     def note(self, site: PythonLaunchSite) -> None:
         """Look at what a launch passes before anything is rewritten."""
         known = {tunable.name for tunable in self.tuned.tunables}
-        passed = {n: v for n, v in passed_to(self.kernel, site.call).items() if n in known}
+        passed = {
+            n: v for n, v in passed_to(self.kernel.parameters, site.call).items() if n in known
+        }
         literal: dict[int, list[str]] = {}
         for name, node in passed.items():
             if isinstance(node, ast.Name):
@@ -332,11 +335,8 @@ class _Rewriting(ast.NodeTransformer):
             (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables),
             len(node.args),
         )
-        late = zip(parameters[first:], node.args[first:], strict=False)
-        named = [*((name, value) for name, value in late)]
-        named += [
-            (keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg is not None
-        ]
+        passed = passed_to(parameters, node).items()
+        named = [(name, value) for name, value in passed if name not in parameters[:first]]
         spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
         keys: list[ast.expr | None] = [ast.Constant(n) for n, _ in named if n in tunables]
         values = [self.visit(value) for name, value in named if name in tunables]
@@ -359,14 +359,9 @@ class _Rewriting(ast.NodeTransformer):
     def _hook(self, node: ast.Call) -> ast.If:
         """Call what the configs name as `pre_hook`, as Triton's autotuner would."""
         made = self._launch(node)
-        pairs = list(zip(self.kernel.parameters, made.args, strict=False))
-        pairs += [
-            (keyword.arg, keyword.value) for keyword in made.keywords if keyword.arg is not None
-        ]
-        keys: list[ast.expr | None] = [ast.Constant(name) for name, _ in pairs]
-        arguments = ast.Dict(
-            [*keys, None], [*(v for _, v in pairs), ast.Name("chosen", ast.Load())]
-        )
+        passed = passed_to(self.kernel.parameters, made)
+        keys: list[ast.expr | None] = [ast.Constant(name) for name in passed]
+        arguments = ast.Dict([*keys, None], [*passed.values(), ast.Name("chosen", ast.Load())])
         hook = ast.Attribute(ast.Name("source", ast.Load()), self.tuned.hook, ast.Load())
         test = ast.Compare(ast.Name("config", ast.Load()), [ast.IsNot()], [ast.Constant(None)])
         return ast.If(test, [ast.Expr(ast.Call(hook, [arguments], []))], [])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.extensions.draft.guesses import LIKELY, SURE, Evidence
 from tuner.extensions.draft.python.literals import Literals
-from tuner.extensions.draft.python.source import all_arguments, defaults_of
+from tuner.extensions.draft.python.source import all_arguments, argument_of, defaults_of
 from tuner.extensions.draft.python.tensors import (
     RESHAPED,
     SAME,
@@ -295,7 +295,7 @@ class Shapes:
         return None
 
     def _note_dtype(self, tensor: Tensor, made: ast.Call) -> None:
-        node = next((keyword.value for keyword in made.keywords if keyword.arg == "dtype"), None)
+        node = argument_of(made, "dtype")
         while isinstance(node, ast.BoolOp):
             node = node.values[0]
         is_new = node is None and ".new_" in ast.unparse(made.func)

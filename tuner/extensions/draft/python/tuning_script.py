@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.extensions.draft.python.literals import Literals, bindings
+from tuner.extensions.draft.python.source import calls_in, passed_to
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.process.files import read_text
@@ -78,13 +79,10 @@ def read_tuning_script(source: Path) -> TuningScript:
 def _asked(
     tree: ast.Module, values: Mapping[str, object]
 ) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    literals, calls = (
-        Literals(tree),
-        (node for node in ast.walk(tree) if isinstance(node, ast.Call)),
-    )
+    literals = Literals(tree)
     given = [
-        {keyword.arg: literals.try_evaluate(keyword.value) for keyword in call.keywords}
-        for call in calls
+        {name: literals.try_evaluate(value) for name, value in passed_to((), call).items()}
+        for call in calls_in(tree)
     ]
     named = next((one for one in given if one.keys() & {"restrictions", *_DIVISORS}), {})
     restrictions = named.get("restrictions")
