@@ -13,12 +13,11 @@ from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.literals import bare_tiles, literal_tiles
 from tuner.extensions.draft.meaning import (
     MAX_THREADS,
-    PER_THREAD,
     PROBLEM_SIZE,
     UNTIED,
     WARP,
     is_block,
-    snake_case,
+    says,
     splits_work,
     taken_at_once,
     why_fixed,
@@ -199,7 +198,7 @@ def _members(
         value = number(traits.numbers[member])
         if member in taken or value is None or why_fixed(member, value) is not None:
             continue
-        if not is_block(member, value) and not PER_THREAD.fullmatch(snake_case(member).upper()):
+        if not is_block(member, value) and not says(member, "per_thread"):
             continue
         own, block = names.of(member), is_block(member, value)
         line = LineIndex(launch.source.masked).at(spans[0][0])
@@ -298,7 +297,7 @@ def _why_bound(
         own = {shared for text, shared in stated if number(launch.value(text)) == value}
         rest = {shared for text, shared in stated if number(launch.value(text)) != value}
         return _OTHER_MEMORY if own and rest - own else None
-    named = PER_THREAD.fullmatch(snake_case(parameter.name).upper())
+    named = says(parameter.name, "per_thread")
     is_guess = parameter.name in launch.site.guessed
     return _UNSTATED if is_guess and not named and not is_block(parameter.name, value) else None
 

@@ -20,10 +20,9 @@ from tuner.extensions.draft.launches import (
     template_launch,
 )
 from tuner.extensions.draft.loops import counts_blocks, terms_of
-from tuner.extensions.draft.meaning import PER_THREAD, snake_case, taken_at_once
+from tuner.extensions.draft.meaning import says, taken_at_once
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
-from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.expressions import Expression
 from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER
@@ -102,7 +101,7 @@ def _block_names(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict
     # `const int threads = 256`, of which the launch has the number
     own = {choice.default: choice.name for choice in choices if choice.is_block}
     known = launch.site.definitions.items()
-    named = ((n, number(t)) for n, t in known if BLOCK.fullmatch(snake_case(n).upper()))
+    named = ((n, number(t)) for n, t in known if says(n, "block"))
     return {name: own[value] for name, value in named if value is not None and value in own}
 
 
@@ -178,7 +177,7 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     asked = names_behind((c.text for c in launch.conditions), launch.definitions)
     told = {c.name for c in choices if c.is_block and not asked & axes.texts(launch).keys()}
     for name in {*_asked_numbers(launch, choices).values()} - told:
-        if name not in IDENTIFIER.findall(kept) and not PER_THREAD.fullmatch(name.upper()):
+        if name not in IDENTIFIER.findall(kept) and not says(name, "per_thread"):
             unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
     unproved |= {name: what for name, what in stays if what}

@@ -12,7 +12,7 @@ from tuner.extensions.draft.extract.names import macros_in
 from tuner.extensions.draft.host_code import functions_of
 from tuner.extensions.draft.host_path import Host, Number, plain
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch, names_behind
-from tuner.extensions.draft.meaning import PER_THREAD, PROBLEM_SIZE, why_fixed
+from tuner.extensions.draft.meaning import PROBLEM_SIZE, says, why_fixed
 from tuner.extensions.draft.translate import Scope, Translation, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant, warp_threads
 from tuner.source.accesses import find_assignments
@@ -388,7 +388,7 @@ def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) 
     }
     # and one that equals what a thread does is what a thread does
     for choice in choices:
-        each = choice.axis is None and PER_THREAD.fullmatch(choice.name.upper())
+        each = choice.axis is None and says(choice.name, "per_thread")
         if each and type(choice.default) is int and choice.default > 1:
             literals.setdefault(choice.default, choice.name)
     return replace(scope, literals=literals)

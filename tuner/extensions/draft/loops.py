@@ -11,7 +11,7 @@ from tuner.extensions.draft.array_access import Access, own_arrays, split_at
 from tuner.extensions.draft.host_path import plain
 from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.launches import Axes, scope_of
-from tuner.extensions.draft.meaning import PER_THREAD, WARP
+from tuner.extensions.draft.meaning import WARP, says
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant
 from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
@@ -86,7 +86,7 @@ class _Loops:
         if body is None or body.has_error:
             return None
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
-        named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
+        named = any(says(choice.name, "per_thread") for choice in choices)
         scope = scope_of(launch, axes, ())
         accesses = tuple(
             access if access.exact else replace(access, reads=True, writes=True)

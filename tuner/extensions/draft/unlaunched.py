@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from tuner.extensions.draft.guesses import NAMES
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
 from tuner.source.syntax import number
 
-# what counts the threads of a block, by its name
-BLOCK = re.compile(
-    r"(CTA|BLOCK|TB)(_?(SIZE|DIM|THREADS))?(_?X)?|(N|NUM|MAX)?_?THREADS?(_PER_(BLOCK|CTA))?|TPB"
-)
+BLOCK = re.compile(NAMES["numbers"]["block"])
 # stands for what only a person can say: no expression
 UNKNOWN = "?"
 # one that nothing defines: a usual number of threads takes its place
