@@ -20,7 +20,17 @@ from tuner.source.accesses import bare, bounds_at
 from tuner.source.facts import IDENTIFIER, Span, within
 from tuner.source.host import Edit
 from tuner.source.kernels import dtype_of
-from tuner.source.syntax import Node, ancestors, fold, number, parse_tree, part, text_of, walk
+from tuner.source.syntax import (
+    Node,
+    ancestors,
+    fold,
+    number,
+    parse_tree,
+    part,
+    span_of,
+    text_of,
+    walk,
+)
 
 # what the parameters are called
 WORK = frozenset(("vec", "streaming", "items", "unroll"))
@@ -80,9 +90,7 @@ class _Loops:
     ) -> _Loops | None:
         kernel = launch.kernel
         nodes = walk(parse_tree(launch.source.masked))
-        body = next(
-            (node for node in nodes if (node.start_byte, node.end_byte) == kernel.body), None
-        )
+        body = next((node for node in nodes if span_of(node) == kernel.body), None)
         if body is None or body.has_error:
             return None
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
@@ -139,10 +147,10 @@ class _Loops:
                 yield VectorSite(
                     variable,
                     self.text(part(initial, "type")),
-                    (name.start_byte, name.end_byte),
+                    span_of(name),
                     (condition.start_byte, update.end_byte),
-                    ((value.start_byte, value.end_byte), (step.start_byte, step.end_byte)),
-                    (body.start_byte, body.end_byte),
+                    (span_of(value), span_of(step)),
+                    span_of(body),
                     body.type == "compound_statement",
                     self.text(part(condition, "right")),
                     over_grid,
@@ -170,7 +178,7 @@ class _Loops:
             body = (guard.end_byte, self.body.end_byte - 1)
             at = inside
             if not leaves:
-                body = (inside.start_byte, inside.end_byte)
+                body = span_of(inside)
             elif guard == statements[-1]:
                 return
             else:
@@ -182,9 +190,9 @@ class _Loops:
                 yield VectorSite(
                     variable,
                     self.text(part(node, "type")),
-                    (name.start_byte, name.end_byte),
+                    span_of(name),
                     (node.end_byte, condition.end_byte),
-                    ((value.start_byte, value.end_byte),),
+                    (span_of(value),),
                     body,
                     not leaves and inside.type == "compound_statement",
                     limit,
@@ -332,11 +340,9 @@ class _Loops:
             pointer = next(handed, None)
             dtype = None if pointer is None else dtype_of(pointer.c_type, self.launch.types())
             if pointer is not None and dtype is not None:
-                reads, spans = (
-                    # `x[i] = x[i] * a` reads after it names what it writes
-                    any(access.reads for access, _ in found),
-                    tuple((n.start_byte, n.end_byte) for _, n in found),
-                )
+                # `x[i] = x[i] * a` reads after it names what it writes
+                reads = any(access.reads for access, _ in found)
+                spans = tuple(span_of(n) for _, n in found)
                 yield Pack(
                     f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
                     pointer.c_type, self.text(element), spans, reads, written,

@@ -165,40 +165,38 @@ class _Arguments:
                     ScalarArgument(argument.arg, ast.unparse(default), Evidence(LIKELY, text))
                 )
                 continue
-            note = "" if argument.annotation is None else ast.unparse(argument.annotation)
-            arguments.append(self._guess(argument, note, [earlier.text for earlier in arguments]))
+            arguments.append(self._guess(argument, [earlier.text for earlier in arguments]))
         return tuple(arguments)
 
-    def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:
-        text = f"nothing says it, line {one.lineno}"
+    def _guess(self, one: ast.arg, besides: Sequence[str]) -> ScalarArgument:
+        """Give what an argument without a default may be, by its annotation and name."""
+        note = "" if one.annotation is None else ast.unparse(one.annotation)
+        text, why = self._guess_text(one, note, besides)
+        why = why or f"nothing says it, line {one.lineno}"
+        return ScalarArgument(one.arg, text, Evidence(GUESSED, why))
+
+    def _guess_text(self, one: ast.arg, note: str, besides: Sequence[str]) -> tuple[str, str]:
         for kernel, site in self.pairs:
             for name, node in passed_to(kernel.parameters, site.call).items():
                 is_same = isinstance(node, ast.Name) and node.id == one.arg
                 is_compiled_in = is_same and name in kernel.constexprs
                 if is_compiled_in and is_asked_for(self.host, name, node):
-                    return ScalarArgument(one.arg, str(guess_for(name)), Evidence(GUESSED, text))
+                    return str(guess_for(name)), ""
         if may_be_none(one):
-            return ScalarArgument(
-                one.arg, "None", Evidence(GUESSED, f"it may be None, line {one.lineno}")
-            )
+            return "None", f"it may be None, line {one.lineno}"
         if note == "bool":
-            return ScalarArgument(one.arg, "False", Evidence(GUESSED, text))
+            return "False", ""
         if note == "float" or (not note and usual_by_name(one.arg)):
-            return ScalarArgument(
-                one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text)
-            )
+            return usual(one.arg, "float32", besides), ""
         spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
         is_config = any(isinstance(node, ast.Name) and node.id == one.arg for node in spread)
         if note.startswith(("dict", "Dict", "Mapping")) or is_config:
-            return ScalarArgument(
-                one.arg, "{}", Evidence(GUESSED, "a caller's config, which no call here says")
-            )
+            return "{}", "a caller's config, which no call here says"
         if "dtype" in note or one.arg.endswith("dtype"):
-            return ScalarArgument(one.arg, "source.torch.bfloat16", Evidence(GUESSED, text))
+            return "source.torch.bfloat16", ""
         axis = self.shapes.axis(one.arg, one.lineno)
         self.shapes.sizes[one.arg] = axis
-        said = Evidence(GUESSED, f"a size, by its name; line {one.lineno}")
-        return ScalarArgument(one.arg, f'axes["{axis}"]', said)
+        return f'axes["{axis}"]', f"a size, by its name; line {one.lineno}"
 
     def _find_outputs(self) -> dict[str, str]:
         """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
@@ -206,11 +204,8 @@ class _Arguments:
         for statement in statements(self.host.body):
             if not isinstance(statement, ast.Return) or statement.value is None:
                 continue
-            parts = (
-                statement.value.elts
-                if isinstance(statement.value, ast.Tuple)
-                else [statement.value]
-            )
+            value = statement.value
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
             for part in parts:
                 whole = part
                 while isinstance(whole, ast.Subscript):  # a part of an array is of that array
@@ -219,14 +214,8 @@ class _Arguments:
                 if tensor is None and not isinstance(part, ast.Constant):
                     name = "out" if len(parts) == 1 else f"out{len(found)}"
                     name = f"{name}_" if self._is_argument(name) else name
-                    self.shapes.tensors.setdefault(
-                        name,
-                        Tensor(
-                            name,
-                            part.lineno,
-                            ast.Call(func=ast.Name("unknown"), args=[], keywords=[]),
-                        ),
-                    )
+                    made = ast.Call(ast.Name("unknown"), [], [])
+                    self.shapes.tensors.setdefault(name, Tensor(name, part.lineno, made))
                     found.setdefault(name, ast.unparse(part))
                 elif tensor is not None and tensor.made is not None:
                     found.setdefault(tensor.name, ast.unparse(part))
@@ -288,11 +277,8 @@ class _Arguments:
             rows = [axis for axis in self.guessed if axis.endswith("_0")]
             below = rows[0] if len(rows) == 1 else self.shapes.axis(f"{name}_below", tensor.line)
             text = "what it points into has so many"
-            return replace(
-                argument,
-                fill=f"indices({below})",
-                evidence=(*argument.evidence, Evidence(GUESSED, text)),
-            )
+            more = (*argument.evidence, Evidence(GUESSED, text))
+            return replace(argument, fill=f"indices({below})", evidence=more)
         if role in ("input", "inout") and dtype in INTEGERS:
             few = Evidence(GUESSED, "few, for nothing says what they are")
             return replace(argument, fill="uniform(0, 8)", evidence=(*argument.evidence, few))
@@ -304,10 +290,11 @@ class _Arguments:
             return "output", Evidence(SURE, f"made and returned, line {line}")
         for kernel, site in self.pairs:
             passed, autotune = passed_to(kernel.parameters, site.call), kernel.autotune
-            node = argument_of(autotune, "restore_value") if autotune else None
-            restored = self.source.literals.try_evaluate(node) or ()
-            if node and any(self.shapes.root(passed[n]) is tensor for n in restored if n in passed):
-                return "inout", Evidence(SURE, f"restore_value, line {node.lineno}")
+            names = argument_of(autotune, "restore_value") if autotune else None
+            restored = self.source.literals.try_evaluate(names) or ()
+            roots = [self.shapes.root(passed[name]) for name in restored if name in passed]
+            if names is not None and tensor in roots:
+                return "inout", Evidence(SURE, f"restore_value, line {names.lineno}")
         if access.writes and access.reads:
             return "inout", Evidence(LIKELY, f"read and written, line {access.writes[0]}")
         if access.writes:

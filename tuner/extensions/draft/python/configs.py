@@ -228,8 +228,8 @@ def _ignored_keywords(call: ast.Call) -> Iterator[str]:
 def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
     found = {}
     for decoration in kernel.decorations:
-        is_read = decoration.name == "heuristics" and decoration.call is not None
-        node = argument_of(decoration.call, "values", 0) if is_read else None
+        call = decoration.call if decoration.name == "heuristics" else None
+        node = argument_of(call, "values", 0) if call is not None else None
         if isinstance(node, ast.Name):
             values = (value for n in source.tree.body for t, value in bindings(n) if t == node.id)
             node = next(values, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.extensions.draft.drafting import stem_of
@@ -38,14 +37,6 @@ _NEITHER = (
 )
 
 _UNDRAFTED = "defines `launch`, and nothing in it says arguments, sizes and choices to draft"
-
-
-@dataclass(frozen=True, slots=True)
-class _Imported:
-    """A module that is imported by its name, from so many folders above the draft."""
-
-    name: str
-    above: int
 
 
 def draft_python(
@@ -205,7 +196,9 @@ def _module(
         drafted_from=source.path.name,
         stem=source.path.stem,
         module=module.name,
-        path=_Imported(".".join(parts), above) if above or names & beside else None,
+        # imported by its name, from so many folders above the draft
+        imported=".".join(parts) if above or names & beside else "",
+        above=above,
         code=code,
         line=line,
         unwritten=UNWRITTEN,
