@@ -14,7 +14,7 @@ from tuner.compiler.base import Compiler, CompileRequest
 from tuner.extensions.draft.choices import propose
 from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
-from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
+from tuner.extensions.draft.extract.extraction import Extraction, Memo, Wanted, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
 from tuner.extensions.draft.extract.macros import is_inline
 from tuner.extensions.draft.extract.names import macros_in
@@ -441,14 +441,12 @@ def _extract_compiling(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined, around = 0, False, frozenset(asked.defined), False
+    wanted = Wanted(
+        asked.kernels, asked.instantiate, asked.folders, defined=frozenset(asked.defined)
+    )
     memo = Memo()
     while True:
-        unit = extract(
-            path, target, kernels=asked.kernels, instantiate=asked.instantiate,
-            folders=asked.folders, place=place, mixed=mixed, defined=defined, around=around,
-            memo=memo,
-        )  # fmt: skip
+        unit = extract(path, target, wanted, memo)
         first = first or unit
         try:
             return unit, _options(unit, compiler)
@@ -458,20 +456,18 @@ def _extract_compiling(
             guards = {guard_of(name, unit.dropped) for name in error.names} - {None, *unit.defined}
             if guards:
                 # what is wrong without it is not what is wrong
-                defined = unit.defined.union(guard for guard in guards if guard is not None)
-                first, errors = None, []
-                continue
-            if error.names and not around:
+                more = unit.defined.union(guard for guard in guards if guard is not None)
+                wanted, first, errors = replace(wanted, defined=more), None, []
+            elif error.names and not wanted.around:
                 # who #includes the file may define it before
-                around = True
-                continue
-            if not mixed and error.is_mixed:
-                mixed = True
-                continue
-            place += 1
-            most = min(len(unit.instances[0].others), _MOST_TRIED)
-            if repeated or place > most or len(unit.instances) > 1:
-                break
+                wanted = replace(wanted, around=True)
+            elif not wanted.mixed and error.is_mixed:
+                wanted = replace(wanted, mixed=True)
+            else:
+                wanted = replace(wanted, place=wanted.place + 1)
+                most = min(len(unit.instances[0].others), _MOST_TRIED)
+                if repeated or wanted.place > most or len(unit.instances) > 1:
+                    break
     if force or not target.exists():
         write_new({target: first.unit}, force=force)
     raise errors[0]
