@@ -42,15 +42,6 @@ _NEW = re.compile(r"new\s+([\w:\s]+?)\s*(?=\[)")
 
 
 @dataclass(frozen=True, slots=True)
-class HostFunction:
-    """A function with a body, and the names of its parameters; "" for one without a name."""
-
-    name: str
-    parameters: tuple[str, ...]
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
 class CallSite:
     """One call of a function, with its arguments as text."""
 
@@ -74,18 +65,14 @@ class Allocation:
     line: int
 
 
-def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
-    """List the functions that the file defines."""
+def functions_of(source: SourceFile) -> tuple[KernelFunction, ...]:
+    """List the functions that the file defines whose parameters are known, without their types."""
     return _functions_in(source.masked)
 
 
 @lru_cache(maxsize=8)
-def _functions_in(masked: str) -> tuple[HostFunction, ...]:
-    return tuple(
-        HostFunction(head.name, tuple(p.name for p in head.parameters), head.span)
-        for head in _heads_in(masked, Path(), {})
-        if head.parameters_known
-    )
+def _functions_in(masked: str) -> tuple[KernelFunction, ...]:
+    return tuple(head for head in _heads_in(masked, Path(), {}) if head.parameters_known)
 
 
 def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:

@@ -510,7 +510,8 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
             yield (Frame(own.span, line, variables, {}, conditions),)
             return
         for call in callers:
-            passed = dict(zip(own.parameters, call.arguments, strict=False))
+            names = (parameter.name for parameter in own.parameters)
+            passed = dict(zip(names, call.arguments, strict=False))
             frame = Frame(own.span, line, variables, passed, conditions)
             for rest in paths(call.at, call.line, depth + 1):
                 yield (frame, *rest)

@@ -251,10 +251,10 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
             head = source.masked.index(function.name, function.span[0]) + len(function.name)
             pieces = listed(source.masked, source.masked.index("(", head))[0]
             texts = (piece.partition("=")[2].strip() for piece in pieces)
-            defaults = {n: t for n, t in zip(function.parameters, texts, strict=False) if t}
-            translations[function.name] = Translation(
-                function.parameters, returns[0][1], definitions, defaults
-            )
+            names = tuple(parameter.name for parameter in function.parameters)
+            defaults = {n: t for n, t in zip(names, texts, strict=False) if t}
+            result = Translation(names, returns[0][1], definitions, defaults)
+            translations[function.name] = result
     for macro in macros_in(source.masked).values():
         is_result = macro.parameters is not None and not re.search(r"[;{#]", macro.body)
         if is_result and macro.name in launch.names:
