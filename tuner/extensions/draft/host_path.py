@@ -10,6 +10,7 @@ from tuner.extensions.draft.host_code import Condition
 from tuner.extensions.draft.translate import Scope, parse_expression, translate
 from tuner.source.accesses import Assigned, bare
 from tuner.source.facts import IDENTIFIER, SourceFile, Span
+from tuner.source.host import Edit, apply_edits
 from tuner.source.syntax import closing, number, text_of
 
 _MAX_DEPTH = 12
@@ -131,8 +132,7 @@ class Host:
 
     def _insert_numbers(self, text: str, level: int, line: int, depth: int) -> str | None:
         # numbers in place of names; None where one is unknown
-        pieces: list[str] = []
-        end = 0
+        edits: list[Edit] = []
         for match in IDENTIFIER.finditer(text):
             # `4u` and `0x10` hold letters that are no names
             if match.start() and text[match.start() - 1].isdigit():
@@ -140,9 +140,8 @@ class Host:
             found = self.number(match[0], level, line, depth)
             if found is None:
                 return None
-            pieces += [text[end : match.start()], str(found.value)]
-            end = match.end()
-        return "".join([*pieces, text[end:]])
+            edits.append(Edit(*match.span(), str(found.value)))
+        return apply_edits(text, edits)
 
 
 def answer_conditions(text: str, answers: Mapping[str, bool]) -> str:

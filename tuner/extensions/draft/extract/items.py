@@ -11,6 +11,7 @@ from typing import Literal
 from tuner.extensions.draft.extract.names import DEVICE_NAMES
 from tuner.extensions.draft.extract.reading import Reading, SourceCode
 from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.host import Edit, apply_edits
 from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
@@ -295,11 +296,11 @@ class SourceItem:
 
     def with_edits(self, edits: Iterable[tuple[Span, str]]) -> SourceItem:
         """Put texts in the place of spans of the code, given in order, and in `text` too."""
-        text, code = self.text, self.code
-        for (first, last), new in reversed([*edits]):
-            code = code[:first] + new + code[last:]
-            text = text[: self.lead + first] + new + text[self.lead + last :]
-        return replace(self, text=text, code=code)
+        placed = [Edit(*span, new) for span, new in edits]
+        moved = (Edit(self.lead + e.start, self.lead + e.end, e.text) for e in placed)
+        return replace(
+            self, text=apply_edits(self.text, moved), code=apply_edits(self.code, placed)
+        )
 
     def uses(self) -> frozenset[str]:
         """List the names it refers to; members of something else are not names of their own."""

@@ -21,6 +21,7 @@ from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in,
 from tuner.extensions.draft.extract.project import in_project, includes_of
 from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER
+from tuner.source.host import Edit, apply_edits
 from tuner.source.reader import source_text
 from tuner.source.syntax import closing, listed, mask
 from tuner.source.unsupported import require_cuda
@@ -257,21 +258,15 @@ def _is_read(include: Include, reading: Reading, chain: tuple[tuple[Path, int], 
 
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
     # macros alone in a line that open or close a namespace, of headers that are not there
-    def drop_namespace(match: re.Match[str]) -> str:
-        return "" if "NAMESPACE" in match[1] and match[1] not in macros else match[0]
-
-    pieces, at = [], 0
-    for match in _LONE_NAME.finditer(mask(text)):
-        pieces += [text[at : match.start()], drop_namespace(match)]
-        at = match.end()
-    return "".join([*pieces, text[at:]])
+    lone = (m for m in _LONE_NAME.finditer(mask(text)) if "NAMESPACE" in m[1])
+    return apply_edits(text, (Edit(*match.span(), "") for match in lone if match[1] not in macros))
 
 
 def _whole(text: str, halves: Mapping[str, Macro]) -> str:
     # with macros written out that would leave a definition in pieces
     if not halves:
         return text
-    masked, pieces, at = mask(text), [], 0
+    masked, edits, at = mask(text), [], 0
     for match in re.finditer(rf"^[ \t]*#.*|\b({'|'.join(halves)})\b[ \t]*", masked, re.MULTILINE):
         if match[1] is None or match.start() < at:
             continue
@@ -284,9 +279,8 @@ def _whole(text: str, halves: Mapping[str, Macro]) -> str:
             made = expand_macro(macro, arguments, halves, with_code=True)
             others = {name: one for name, one in halves.items() if name != match[1]}
             lines = "\n" * masked.count("\n", match.start(), end)
-            pieces += [text[at : match.start()], _whole(made, others), lines]
-            at = end
-    return "".join([*pieces, text[at:]])
+            edits.append(Edit(match.start(), at := end, _whole(made, others) + lines))
+    return apply_edits(text, edits)
 
 
 class _Preprocessor:
