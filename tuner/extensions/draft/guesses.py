@@ -20,7 +20,7 @@ _DEFAULT = (
 _ENUM = (
     r"\benum\b\s*(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 )
-_FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
+FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 # what names say of numbers and types
 NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 # whatever the name is: of two equal numbers a kernel could take either for the other
@@ -43,7 +43,7 @@ def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | Non
     for match in re.finditer(_DEFAULT.format(names=wanted), masked):
         if match[1] in ("true", "false"):
             return match[1], match.start(1)
-        if literal := _FLOAT.fullmatch(match[1]):
+        if literal := FLOAT.fullmatch(match[1]):
             return literal[1], match.start(1)
     return None
 

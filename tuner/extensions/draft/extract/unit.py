@@ -75,8 +75,8 @@ def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
 def _stand_ins(header: Path = STAND_INS) -> tuple[SourceItem, ...]:
     reading = read_all(header)
     items = items_of(reading, header)
-    source_items = (item for item in items if item.names or item.kind == "function")
-    return tuple(replace(item, path=Path(STAND_INS.name)) for item in source_items)
+    named = (item for item in items if item.names or item.kind == "function")
+    return tuple(replace(item, path=Path(STAND_INS.name)) for item in named)
 
 
 def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[SourceItem]:
@@ -108,10 +108,9 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     chosen = [item for item in chosen if item.namespace or nearer.isdisjoint(item.names)]
     uses = {(name, item.namespace) for item in chosen for name in item.uses()}
     return [
-        source_item
-        for source_item in _stand_ins()
-        if source_item in chosen
-        or any((name, source_item.namespace) in uses for name in source_item.names)
+        item
+        for item in _stand_ins()
+        if item in chosen or any((name, item.namespace) in uses for name in item.names)
     ]
 
 
@@ -156,14 +155,8 @@ def select_items(
     own = [*without_repeats(_in_order(items, usable, found))]
     has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [
-        *(
-            source_item
-            for source_item in arithmetic
-            if has_fp8 or not _OF_8_BITS.search(source_item.code)
-        ),
-        *own,
-    ]
+    fitting = (item for item in arithmetic if has_fp8 or not _OF_8_BITS.search(item.code))
+    return [*fitting, *own]
 
 
 def _in_order(
@@ -365,7 +358,11 @@ def preamble(
     text.extend(f"// {row}" for row in rows)
     text.add("")
     plain, standing = _standard_library(masked)
-    headers = list(dict.fromkeys([*_toolkit(reading, masked), *_of_cudas(masked), *plain]))
+    # what a framework's headers, or those of other versions of CUDA, bring without being asked
+    homes = _OF_CUDA | {name: home for name, home in _STOOD_FOR.items() if home == "cmath"}
+    asked = re.findall(r"\bcuda\s*::\s*std\s*::\s*(\w+)", masked)
+    of_cuda = sorted({f"cuda/std/{homes[name]}" for name in asked if name in homes})
+    headers = list(dict.fromkeys([*_toolkit(reading, masked), *of_cuda, *plain]))
     directives = [f"#include <{header}>" for header in headers]
     implied = implied_headers("\n".join([masked, *instances]), directives)
     text.extend([*directives, *(f"#include <{header}>" for header in implied)])
@@ -389,13 +386,6 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
                 yield from _cub(masked)
             else:
                 yield name
-
-
-def _of_cudas(masked: str) -> Iterator[str]:
-    # what a framework's headers, or those of other versions of CUDA, bring without being asked
-    homes = _OF_CUDA | {name: home for name, home in _STOOD_FOR.items() if home == "cmath"}
-    names = re.findall(r"\bcuda\s*::\s*std\s*::\s*(\w+)", masked)
-    yield from sorted({f"cuda/std/{homes[name]}" for name in names if name in homes})
 
 
 def _cub(masked: str) -> list[str]:
