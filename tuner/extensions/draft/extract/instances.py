@@ -19,7 +19,7 @@ from tuner.extensions.draft.extract.deduction import (
     with_values,
 )
 from tuner.extensions.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
-from tuner.extensions.draft.extract.names import Macro, dispatched_types, expand_macro
+from tuner.extensions.draft.extract.names import FRAMEWORKS, Macro, dispatched_types, expand_macro
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
@@ -49,14 +49,6 @@ _NESTED = re.compile(r">::(?:template\s+)?\w+")
 _WORDS = frozenset(("const", "typename", "template", "sizeof"))
 _PREFERRED = ("bfloat16", "float16")
 _LOAD_BYTES = 16
-# what users call types
-_SHORT = {
-    "bf16": "__nv_bfloat16", "bfloat16": "__nv_bfloat16", "fp16": "__half", "half": "__half",
-    "f16": "__half", "float16": "__half", "fp32": "float", "f32": "float", "float32": "float",
-    "fp64": "double", "float64": "double", "e4m3": "__nv_fp8_e4m3", "e5m2": "__nv_fp8_e5m2",
-    "fp8": "__nv_fp8_e4m3", "int32": "int", "int64": "int64_t", "int8": "int8_t",
-    "uint8": "uint8_t",
-}  # fmt: skip
 # marks a name that an alias of the same name hides
 _OUTER = "@"
 _MAX_DEPTH = 4
@@ -451,7 +443,7 @@ def asked_for(instantiate: Iterable[str], kernels: Sequence[str]) -> dict[str, t
                 remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"'
                 + (', or --instantiate "bf16, 8"' if only else f"; kernels: {', '.join(kernels)}"),
             )
-        pieces = tuple(_SHORT.get(piece, piece) for piece in pieces)
+        pieces = tuple(FRAMEWORKS["short"].get(piece, piece) for piece in pieces)
         name = only if whole is not text else bare_name(text)
         if name in wanted:
             raise KernelError(

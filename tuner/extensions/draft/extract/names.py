@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,8 @@ from tuner.source.facts import IDENTIFIER
 from tuner.source.host import Edit, apply_edits
 from tuner.source.syntax import closing, fold, listed, mask
 
-_SCALARS = {
-    "Half": "__half", "BFloat16": "__nv_bfloat16", "Float": "float", "Double": "double",
-    "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2", "Int": "int",
-    "Long": "int64_t", "Short": "int16_t", "Char": "int8_t", "Byte": "uint8_t", "Bool": "bool",
-}  # fmt: skip
+FRAMEWORKS = tomllib.loads(Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8"))
+_SCALARS, _DISPATCHED = FRAMEWORKS["scalars"], FRAMEWORKS["dispatched"]
 _TYPES = {name: of for name, of in _SCALARS.items() if of.startswith("__")}
 # of other hardware: the name alone is asked for
 _TYPES |= {name: f"c10::{name}" for name in ("Float8_e4m3fnuz", "Float8_e5m2fnuz")}
@@ -49,15 +47,6 @@ _COMPUTING = re.compile(
 # a file that may leave `at::` out
 _INSIDE = re.compile(r"\bnamespace\s+at\b")
 _SCALAR = re.compile(rf"\b(?:at::|torch::)?(?:ScalarType::)?k?({'|'.join(_SCALARS)})\b")
-_DISPATCHED = {
-    "FLOATING": ("float", "double"),
-    "INTEGRAL": ("int", "int64_t", "int16_t", "int8_t", "uint8_t"),
-    "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
-    "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
-    "INDEX": ("int", "int64_t"),
-    "FP8": ("__nv_fp8_e4m3",),
-}
-_AND = {"AND_HALF": "__half", "BFLOAT16": "__nv_bfloat16", "BF16": "__nv_bfloat16"}
 DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
 )
@@ -213,6 +202,6 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, tuple
     texts = [text for text in arguments if not re.search(r"[.{]", text)]
     more = [_SCALARS[m[1]] for text in texts for m in _SCALAR.finditer(text)]
     # FLOATING_TYPES_AND_HALF, ..._AND_BFLOAT16
-    more += [name for word, name in _AND.items() if word in macro.upper()]
+    more += [name for word, name in FRAMEWORKS["added"].items() if word in macro.upper()]
     name = {"INDEX": "index_t", "FP8": "fp8_t"}.get(kind, "scalar_t")
     return name, tuple(dict.fromkeys((*types, *more)))

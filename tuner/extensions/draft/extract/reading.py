@@ -12,6 +12,7 @@ from typing import Literal
 
 from tuner.extensions.draft.extract.conditions import (
     DIRECTIVE,
+    HEADERS,
     PLATFORM_FLAG,
     PREDEFINED,
     TYPE_FLAG,
@@ -27,23 +28,10 @@ from tuner.source.syntax import closing, listed, mask
 from tuner.source.unsupported import require_cuda
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
-# what NVRTC brings, or stands in for (tuner/compiler/shims)
-_TOOLKIT = re.compile(
-    r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
-    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h|cuComplex\.h"
-    r"|cuda/[\w/]+|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
-    r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
-)
-
-_FRAMEWORK = re.compile(
-    r"(?:torch|ATen|c10|pybind11|tvm|dlpack|cutlass|cute|thrust|nccl\w*|nvToolsExt)\b"
-    r"|Python\.h|\w*extension\w*\.h|cu(?:blas|sparse|dnn|fft)\w*\.h"
+_TOOLKIT, _FRAMEWORK, _HOST = (
+    re.compile("|".join(HEADERS["origins"][origin])) for origin in ("toolkit", "framework", "host")
 )
 _DEVICE_CODE = re.compile(r"__(?:device|global)__|\bC10_(?:HOST_)?DEVICE\b")
-_HOST = re.compile(
-    r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
-    r"|[a-z_]+|(?:std(?:lib|bool|arg|align)|inttypes|string|time|unistd|getopt|errno|sys/\w+)\.h"
-)
 # how far above a file a folder `include` is looked for
 _LEVELS = 5
 

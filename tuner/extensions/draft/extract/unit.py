@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import wrap
 
+from tuner.extensions.draft.extract.conditions import HEADERS
 from tuner.extensions.draft.extract.items import (
     SourceItem,
     chunks,
@@ -39,13 +39,12 @@ _HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__dev
 _OF_8_BITS = re.compile(r"_fp8_|\b__NV_E\dM\d\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
-_HEADERS = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
 # where names of C++'s own library are: in what CUDA ships instead, and in what stands for it
 _OF_CUDA, _STOOD_FOR = (
-    {name: header for header, names in _HEADERS[kind].items() for name in names.split()}
+    {name: header for header, names in HEADERS[kind].items() for name in names.split()}
     for kind in ("standard", "stood_for")
 )
-_ANYWHERE = {scope: {*names.split()} for scope, names in _HEADERS["anywhere"].items()}
+_ANYWHERE = {scope: {*names.split()} for scope, names in HEADERS["anywhere"].items()}
 _CUB = re.compile(
     r"(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)|Warp(?:Reduce|Scan|MergeSort))"
     r"(?:Algorithm)?\b"
@@ -378,7 +377,7 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
             name = include.name
             if include.origin != "toolkit":
                 continue
-            asked = (p for start, p in _HEADERS["only_with"].items() if name.startswith(start))
+            asked = (p for start, p in HEADERS["only_with"].items() if name.startswith(start))
             only = next(asked, None)
             if only is not None and not re.search(only, masked):
                 continue
