@@ -80,9 +80,7 @@ class Arrays:
 
     def segment(self, name: str) -> Access | None:
         """Find where an array says where a segment begins, and in the next place where it ends."""
-        reaches = [
-            access for access in self.reaches.get(name, []) if access.exact and not access.writes
-        ]
+        reaches = [a for a in self.reaches.get(name, []) if a.exact and not a.writes]
         terms = [linear(bare(access.index)) for access in reaches]
         for reach, first in zip(reaches, terms, strict=True):
             if first is not None and first + Counter({"": 1}) in terms:
@@ -281,16 +279,10 @@ class Arrays:
             code = f"{parameter.name}[{last.index}]"
             return shape, (LIKELY, f"indexed in line {last.line}: {code}")
         exact = [self.shape(reach) if reach.exact else None for reach in telling]
-        found = [
-            (shape, reach)
-            for shape, reach in (
-                (own or self.spacing_shape(r), r) for own, r in zip(exact, telling, strict=True)
-            )
-            if shape is not None
-        ]
-        if not found:
+        pairs = ((own or self.spacing_shape(r), r) for own, r in zip(exact, telling, strict=True))
+        shapes = {shape: r for shape, r in reversed([*pairs]) if shape is not None}
+        if not shapes:
             return None
-        shapes = dict(reversed(found))
         shapes = {one: shapes[one] for one in widest([*shapes])}
         shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
         whole = Counter(product(shape).split(" * "))
@@ -299,11 +291,8 @@ class Arrays:
         reach = shapes[shape]
         # what leaves out the edge of an array says nothing of the edge
         is_inner = any(re.search(r" - \d+$", extent) for extent in shape)
-        certain = (
-            not is_inner
-            and None not in exact
-            and widest([one for one in {*exact} if one]) == [shape]
-        )
+        is_widest = widest([one for one in {*exact} if one]) == [shape]
+        certain = is_widest and not is_inner and None not in exact
         code = f"{parameter.name}[{reach.index}]"
         code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
         how = "indexed" if reach.exact else "handed on"

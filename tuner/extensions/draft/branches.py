@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tuner.source.accesses import handed_by_reference
 from tuner.source.facts import Span, within
-from tuner.source.syntax import Node, ancestors, fold, parse_tree, part, text_of, walk
+from tuner.source.syntax import Node, ancestors, fold, parse_tree, part, span_of, text_of, walk
 
 _ELSEWHERE = frozenset(
     ("for_statement", "while_statement", "do_statement", "for_range_loop", "lambda_expression",
@@ -63,9 +63,9 @@ def _assigned(node: Node, name: str, old: str, masked: str, seen: Span) -> str |
             return None
         if outer.type != "if_statement" or child == part(outer, "condition"):
             continue
-        if within(seen[1], [(child.start_byte, child.end_byte)]):
+        if within(seen[1], [span_of(child)]):
             continue
-        if within(seen[1], [(outer.start_byte, outer.end_byte)]):
+        if within(seen[1], [span_of(outer)]):
             return old  # on the other branch
         told = fold(text_of(part(outer, "condition"), masked))
         is_other |= child == part(outer, "alternative")

@@ -333,10 +333,8 @@ def _hints(
         blocks = number(bounds.min_blocks or "")
         if isinstance(blocks, int) and blocks > 0:
             name, note = names.of("min_blocks"), f"__launch_bounds__, line {bounds.line}"
-            edit = Edit(*bounds.min_blocks_span, hole(name))
-            yield TunableConstant(
-                name, tuple(sorted({*_MIN_BLOCKS, blocks})), blocks, note, (edit,)
-            )
+            edit, near = Edit(*bounds.min_blocks_span, hole(name)), {*_MIN_BLOCKS, blocks}
+            yield TunableConstant(name, tuple(sorted(near)), blocks, note, (edit,))
     for unroll in launch.source.unrolls:
         factor, span = number(unroll.factor or ""), unroll.span
         if span is not None and factor and within(span[0], reached):
@@ -360,9 +358,8 @@ def _block(
         yield from _chosen_block(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
-    stated = {choice.origin for choice in choices} & names_behind(
-        launch.site.block, launch.definitions
-    )
+    behind = names_behind(launch.site.block, launch.definitions)
+    stated = {choice.origin for choice in choices} & behind
     sizes = {choice.default for choice in choices if choice.is_block} | bare_tiles(launch)
     if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
@@ -428,8 +425,11 @@ def _add_launch_bounds(
     lifted = {choice.axis for choice in free}
     fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
     one = len(free) == 1 and free[0].is_block
-    factors = [*map(_threads_of, free), *([] if one else fixed)]
-    factors = factors if free else _named_extents(launch, choices)
+    # 0 leaves a block to the source, which may have as many as there can be
+    threads_of = [
+        c.name if c.default else f"({c.name} if {c.name} else {MAX_THREADS})" for c in free
+    ]
+    factors = [*threads_of, *([] if one else fixed)] if free else _named_extents(launch, choices)
     if not factors:
         return choices
     threads_hole = hole(" * ".join(factors))
@@ -451,11 +451,6 @@ def _add_launch_bounds(
         edits.append(Edit(end, end, least))
     first = (free or [c for c in choices if c.name in " ".join(factors).split()])[0]
     return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
-
-
-def _threads_of(choice: TunableConstant) -> str:
-    # 0 leaves a block to the source, which may have as many as there can be
-    return choice.name if choice.default else f"({choice.name} if {choice.name} else {MAX_THREADS})"
 
 
 def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:

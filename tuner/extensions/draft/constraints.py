@@ -65,16 +65,10 @@ def conditions_kept(
     counted = replace(scope, values={**scope.values, **_asked_numbers(launch, choices)})
     reached = launch.code
     asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
-    asked += [
-        f"!({condition.text})"
-        for condition in launch.conditions
-        if not condition.holds and "==" not in condition.text
-    ]
+    asked += [f"!({c.text})" for c in launch.conditions if not c.holds and "==" not in c.text]
     written_ones = [translate(text, counted) for text in asked]
     # of several instances one for more does for fewer: `case 4:` of how many packs a row has
-    held = [
-        condition.text.replace("==", "<=") for condition in launch.conditions if condition.holds
-    ]
+    held = [c.text.replace("==", "<=") for c in launch.conditions if c.holds]
     more = replace(counted, values={**counted.values, **_block_names(launch, choices)})
     written_ones += [translate(text, more) for text in held]
     for written in written_ones:
@@ -210,9 +204,8 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     edits = [edit for edit in defaults if "@{" not in edit.text]
     # and the least blocks of a bound that went with one
     gone = re.compile("|".join([r"(?!)", *map(r"\b{}\b".format, unproved)]))
-    choices = tuple(
-        c for c in choices if c.name not in unproved and not any(map(gone.search, c.constraints))
-    )
+    proved = (c for c in choices if c.name not in unproved)
+    choices = tuple(c for c in proved if not any(map(gone.search, c.constraints)))
     left = [*proposals.left, *left]
     return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
 
@@ -246,9 +239,8 @@ def _counted_blocks(
     """
     tuned = template_launch(launch, axes, proposals).grid or ()
     own = launch_draft(launch, axes, proposals.instance).grid or ()
-    terms = {
-        bare(t) for access in launch.accesses() if access.writes for t in terms_of(access.index)
-    }
+    written = (access.index for access in launch.accesses() if access.writes)
+    terms = {bare(term) for index in written for term in terms_of(index)}
     found: dict[int, tuple[str, int, str]] = {}
     for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
         source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))
@@ -270,9 +262,8 @@ def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:
         own = rf"blockDim\.{'xyz'[choice.axis]}"
     elif own is None or not choice.is_block:
         return False
-    return (
-        re.search(rf"\bblockIdx\.[xyz]\s*\*\s*{own}\b|\b{own}\s*\*\s*blockIdx\b", text) is not None
-    )
+    times = rf"\bblockIdx\.[xyz]\s*\*\s*{own}\b|\b{own}\s*\*\s*blockIdx\b"
+    return re.search(times, text) is not None
 
 
 def _what_stays(
@@ -304,9 +295,8 @@ def _what_stays(
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
             is_there = re.search(rf"(?<![\w.]){size}\b", told) and size > 1
-            comes_from |= bool(is_there) and not re.search(
-                "unroll|stage|depth|pipeline", choice.name
-            )
+            is_inner = re.search("unroll|stage|depth|pipeline", choice.name)
+            comes_from |= bool(is_there) and not is_inner
         elif what == "the block":
             told_of = _thread_tiles(launch, scope, choices, told)
             open_parts = " ".join(part for part, said in told_of.items() if not said)

@@ -380,11 +380,8 @@ def write_draft(
 
     Raises `SpaceError` for a file that exists, `InputError` for a place that cannot be written.
     """
-    files = {
-        **(unit or {}),
-        draft.space_path: draft.space_yaml,
-        draft.template_path: draft.template,
-    }
+    own = {draft.space_path: draft.space_yaml, draft.template_path: draft.template}
+    files = {**(unit or {}), **own}
     kept = draft.reference_path.exists()
     reference = {} if kept else {draft.reference_path: draft.reference}
     write_new(files, force=force, more=reference)
@@ -428,10 +425,9 @@ def _draft_extraction(
     notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
     notes += [f"{path}: found by its name in the project" for path in unit.searched]
     for one in unit.opened:
-        end = (
-            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
-        )
-        notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
+        note = f"{one.struct} {one.parameter} became one parameter for each member"
+        but = f" but {', '.join(sorted(one.unused))}, which nothing here names"
+        notes.append(note + (but if one.unused else ""))
     return replace(done, left_out=unit.left_out, notes=(*done.notes, *tuple(notes)))
 
 
@@ -511,9 +507,7 @@ def _compiles(draft: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -
     if draft.launched is None or draft.widest == draft.default:
         return True
     code = re.sub(r"^[ \t]*//%.*\n", "", draft.template, flags=re.MULTILINE)
-    code = _HOLE.sub(
-        lambda hole: str(Expression.parse(hole[1]).evaluate(draft.widest)).lower(), code
-    )
+    code = _HOLE.sub(lambda m: str(Expression.parse(m[1]).evaluate(draft.widest)).lower(), code)
     request = CompileRequest(code, (draft.launched,), _ARCHITECTURE, options)
     return compiler.submit(request).result().ok
 

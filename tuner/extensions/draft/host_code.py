@@ -65,13 +65,9 @@ class Allocation:
     line: int
 
 
-def functions_of(source: SourceFile) -> tuple[KernelFunction, ...]:
-    """List the functions that the file defines whose parameters are known, without their types."""
-    return _functions_in(source.masked)
-
-
 @lru_cache(maxsize=8)
-def _functions_in(masked: str) -> tuple[KernelFunction, ...]:
+def functions_in(masked: str) -> tuple[KernelFunction, ...]:
+    """List the functions in masked code whose parameters are known, without their types."""
     return tuple(head for head in _heads_in(masked, Path(), {}) if head.parameters_known)
 
 
@@ -113,9 +109,8 @@ def conditions_of(masked: str, at: int, *, chosen: bool = False) -> tuple[Condit
         if condition.is_asked or chosen:
             # of `a && b` both hold
             parts = split_condition(condition.node, masked, "?" if condition.is_false else "&&")
-            conditions += (
-                Condition(fold(text_of(one, masked)), not condition.is_false) for one in parts
-            )
+            texts = (fold(text_of(one, masked)) for one in parts)
+            conditions += (Condition(text, not condition.is_false) for text in texts)
     for one in inside:
         conditions += _of_case(one, masked) if one.type == "case_statement" else ()
     return tuple(conditions)
@@ -150,13 +145,9 @@ def _leaves(node: Node) -> bool:
     return any(one.type in _LEAVING for one in last)
 
 
-def calls_of(source: SourceFile) -> tuple[CallSite, ...]:
-    """List the plain calls in the file, launches aside."""
-    return _calls_in(source.masked)
-
-
 @lru_cache(maxsize=8)
-def _calls_in(masked: str) -> tuple[CallSite, ...]:
+def calls_in(masked: str) -> tuple[CallSite, ...]:
+    """List the plain calls in masked code, launches aside."""
     lines, found = LineIndex(masked), []
     for node in walk(parse_tree(masked)):
         function, arguments = part(node, "function"), part(node, "arguments")

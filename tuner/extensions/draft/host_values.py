@@ -12,9 +12,9 @@ from tuner.extensions.draft.branches import branch_values
 from tuner.extensions.draft.host_code import (
     Condition,
     allocations_in,
-    calls_of,
+    calls_in,
     conditions_of,
-    functions_of,
+    functions_in,
     heads_of,
 )
 from tuner.extensions.draft.host_path import Frame, Host, Path, answer_conditions
@@ -86,11 +86,8 @@ def _returned(source: SourceFile, extents: tuple[str, ...]) -> tuple[str, ...]:
         return extents
     masked, passed = source.masked, listed(call[2], 0)[0]
     heads = [head for head in heads_of(source) if head.name == call[1]]
-    fitting = [
-        (head, arguments)
-        for head in heads
-        if (arguments := _arguments_for(masked, head, passed)) is not None
-    ]
+    pairs = ((head, _arguments_for(masked, head, passed)) for head in heads)
+    fitting = [(head, arguments) for head, arguments in pairs if arguments is not None]
     if len(fitting) != 1 or not all(head.parameters_known for head in heads):
         return extents
     ((helper, arguments),) = fitting
@@ -302,9 +299,8 @@ class HostLaunch:
         """Say how sure it is that the source launches so, and where it says it."""
         line, own = f"line {self.site.line}", HostLaunch(self.source, self.kernel, self.site)
         hosts = [Host(self.source, path) for path in paths_to(own)]
-        open_ones = [
-            c for c in self.conditions if any(h.holds(c.text) is not c.holds for h in hosts)
-        ]
+        asked = self.conditions
+        open_ones = [c for c in asked if any(h.holds(c.text) is not c.holds for h in hosts)]
         others = (
             launch.site.line
             for site in self.source.launches_of(self.kernel.name)
@@ -320,9 +316,9 @@ class HostLaunch:
             return f"guessed: {line} launches one of {len(sites)}, and nothing here says which"
         if other is None:
             return f"sure: {line}"
-        asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
-        asked = "".join(filter(str.isprintable, asked))
-        return f"guessed: {line}, where {asked}; otherwise line {other}"
+        where = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
+        where = "".join(filter(str.isprintable, where))
+        return f"guessed: {line}, where {where}; otherwise line {other}"
 
     @property
     def varying(self) -> frozenset[str]:
@@ -488,7 +484,7 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
     # whatever an `if` on the way asks
     if launch.is_guessed:
         return ()
-    functions, calls = functions_of(launch.source), calls_of(launch.source)
+    functions, calls = functions_in(launch.source.masked), calls_in(launch.source.masked)
     spans = tuple(function.span for function in functions)
 
     def paths(at: int, line: int, depth: int) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 
 from tuner.extensions.draft.extract.names import macros_in
-from tuner.extensions.draft.host_code import functions_of
+from tuner.extensions.draft.host_code import functions_in
 from tuner.extensions.draft.host_path import Host, Number, plain
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch, names_behind
 from tuner.extensions.draft.meaning import PROBLEM_SIZE, says, why_fixed
@@ -49,16 +49,13 @@ class Axes:
     def texts(self, launch: HostLaunch) -> dict[str, str]:
         """Map texts of the launch's own function to axes: what it passes, and what it knows."""
         strides = {name: text for name, (text, _) in self.strides.items()}
-        return (
-            strides
-            | dict(self.names)
-            | {
-                form: self.names[name]
-                for name, text in launch.passed.items()
-                if name in self.names and number(text) is None
-                for form in (text, plain(text))
-            }
-        )
+        passed = {
+            form: self.names[name]
+            for name, text in launch.passed.items()
+            if name in self.names and number(text) is None
+            for form in (text, plain(text))
+        }
+        return {**strides, **self.names, **passed}
 
 
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
@@ -163,12 +160,10 @@ def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Lau
     drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     factors = " * ".join(choice.name for choice in proposals.choices if choice.divides_grid)
     if factors and drafted.grid is not None:
-        blocks = re.sub(
-            r"^ceil_div\((\w+), (\w+)\)$", rf"ceil_div(\1, \2 * {factors})", drafted.grid[0]
-        )
-        if blocks == drafted.grid[0]:
-            blocks = f"ceil_div({blocks}, {factors})"
-        drafted = replace(drafted, grid=(blocks, *drafted.grid[1:]))
+        first, *others = drafted.grid
+        rounded = re.fullmatch(r"ceil_div\((\w+), (\w+)\)", first)
+        pair = f"{rounded[1]}, {rounded[2]} * {factors}" if rounded else f"{first}, {factors}"
+        drafted = replace(drafted, grid=(f"ceil_div({pair})", *others))
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
     if not launch.is_guessed or own_block is None or len(launch.site.block) > 1:
         return drafted
@@ -240,7 +235,7 @@ def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
 def _results(launch: HostLaunch) -> dict[str, Translation]:
     # functions and macros in the launch that compute their result and do nothing else
     source = launch.source
-    functions = functions_of(source)
+    functions = functions_in(source.masked)
     spans = tuple(function.span for function in functions)
     translations: dict[str, Translation] = {}
     for function in functions:
@@ -286,7 +281,9 @@ def launch_draft(
     # a bare number of blocks or bytes is itself, whatever the block has
     stated = {text: launch.value(text) for text in (*site.grid, site.shared)}
     bare = {text for text, value in stated.items() if value.isalnum() and number(value) is not None}
-    warps = _warps(launch, choices)
+    # the threads of a block that are stated as a number follow the parameter for its warps
+    blocks = {number(launch.value(text)) for text in site.block}
+    warps = {n: f"({c.name} * 32)" for c in choices if (n := warp_threads(c)) in blocks}
     tiles = warps | _tiles(launch, choices)
     own = _with_literals(scope, choices, 0)
     own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
@@ -298,16 +295,15 @@ def launch_draft(
         ("shared_memory", shared, (site.shared,)),
     ):
         behind = names_behind(texts, launch.definitions)
-        follows = [
+        names = ", ".join(
             c.name
             for c in choices
             if c.is_block
             or c.axis is not None
             or behind & {*source_names(c, launch)}
             or (c.divides_grid and key == "grid")
-        ]
-        if drafted is None and follows:
-            names = ", ".join(follows)
+        )
+        if drafted is None and names:
             said = hints.get(key)
             hints[key] = f"{said}, which follows {names}" if said else f"nothing; follows {names}"
     return LaunchDraft(name, grid, block, shared, hints)
@@ -344,12 +340,6 @@ def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, T
             if launch.block[axis : axis + 1] == (choice.default,):
                 constants[axis] = choice
     return constants
-
-
-def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
-    """Map the threads of a block that are stated as a number to the parameter for its warps."""
-    blocks = {number(launch.value(text)) for text in launch.site.block}
-    return {n: f"({c.name} * 32)" for c in choices if (n := warp_threads(c)) in blocks}
 
 
 def _extents(

@@ -120,9 +120,8 @@ class _Loops:
             text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
         text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
         text = re.sub(r"static_cast<[^<>]*>|[\s()]", "", text)
-        text = re.sub(
-            "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
-        )
+        threads = "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)])
+        text = re.sub(threads, "B", text)
         named = (n for n in IDENTIFIER.findall(text) if self.launch.value(n) == str(WARP))
         return re.sub("|".join([rf"\b{WARP}\b", *map(r"\b{}\b".format, named)]), "W", text)
 
@@ -206,11 +205,8 @@ class _Loops:
         masked = self.launch.source.masked
         text = masked[slice(*site.body)]
         reached = set(IDENTIFIER.findall(text))
-        called = [
-            masked[slice(*d.span)]
-            for d in self.launch.source.definitions
-            if d.kind == "function" and d.name in reached
-        ]
+        functions = (d for d in self.launch.source.definitions if d.kind == "function")
+        called = [masked[slice(*d.span)] for d in functions if d.name in reached]
         name = site.variable
         changed = rf"(?<![\w.]){name}\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b"
         tied = _TIED.search(text) or any(re.search(r"threadIdx|__sync|_sync\b", c) for c in called)
@@ -237,9 +233,8 @@ class _Loops:
                 masked = masked[:first] + " " * (last - first) + masked[last:]
         for name in own:
             masked = re.sub(rf"\b{name}\s*=[^;]*", lambda match: " " * len(match[0]), masked)
-        return not re.search(
-            "|".join([r"\bblockIdx\b", *map(r"\b{}\b".format, own)]), masked[start:end]
-        )
+        blocks = "|".join([r"\bblockIdx\b", *map(r"\b{}\b".format, own)])
+        return not re.search(blocks, masked[start:end])
 
     def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
@@ -435,15 +430,11 @@ class _Loops:
     def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
         masked, found = self.launch.source.masked, list[int]()
         for node in walk(self.body):
-            bounds = (
-                part(node, "initializer", "declarator", "value"),
-                part(node, "condition", "right"),
-            )
-            if node.type != "for_statement" or all(
-                # the compiler unrolls it all by itself
-                number(self.launch.value(self.text(bound))) is not None
-                for bound in bounds
-            ):
+            first = part(node, "initializer", "declarator", "value")
+            bounds = [self.text(one) for one in (first, part(node, "condition", "right"))]
+            is_known = all(number(self.launch.value(text)) is not None for text in bounds)
+            # the compiler unrolls it all by itself
+            if node.type != "for_statement" or is_known:
                 continue
             above = masked[: node.start_byte].rstrip()
             touches = any(node.start_byte <= a.at < node.end_byte for a in self.handed)

@@ -92,9 +92,7 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
             elif sign in _SUMS:
                 yield _SUMS[sign], at
             elif sign in ("<", "<=", ">", ">=", "!="):
-                around = next(
-                    (ancestor for ancestor in ancestors(parent) if ancestor.type in _LOOPS), None
-                )
+                around = next((one for one in ancestors(parent) if one.type in _LOOPS), None)
                 if around is not None and part(around, "condition") in (parent, parent.parent):
                     yield "counted to", at
         if any(one.type == "subscript_argument_list" for one in (parent, *ancestors(parent))):

@@ -98,9 +98,7 @@ class Extraction:
     @property
     def is_stated(self) -> bool:
         """Whether the source launches all kernels, and says all template arguments."""
-        return all(
-            instance.site is not None and not instance.guessed for instance in self.instances
-        )
+        return all(i.site is not None and not i.guessed for i in self.instances)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from tuner.source.facts import (
     Span,
     TemplateParameter,
     bare_name,
+    within,
 )
 from tuner.source.kernels import dtype_of, element_dtype, read_template
 from tuner.source.syntax import fold, listed, number
@@ -100,12 +101,10 @@ class HostCode:
     def _dispatch_values(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
         for generic_lambda in self.lambdas:
-            handed = (
-                [*passed_constants(masked, generic_lambda)]
-                if generic_lambda.span[0] <= at < generic_lambda.span[1]
-                else []
-            )
-            yield from [[*dict.fromkeys(handed)]] if handed else []
+            inside = within(at, [generic_lambda.span])
+            handed = passed_constants(masked, generic_lambda) if inside else ()
+            if constants := [*dict.fromkeys(handed)]:
+                yield constants
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
             line = masked.rfind("\n", 0, match.start()) + 1
@@ -274,13 +273,13 @@ class HostCode:
         # `Traits<T>::Type` is known where Traits and T are
         owners = _NESTED.sub(">", _SPACES.sub("::", text))
         names = [name for name in _NAMES.findall(owners) if name not in _WORDS]
-        return bool(names) and all(map(self._is_known, names))
-
-    def _is_known(self, name: str) -> bool:
-        is_cudas = name.startswith(("cub::", "cuda::", "cooperative_groups::"))
-        is_type = element_dtype(name, self.source.aliases) is not None
-        defined = not self.defined.isdisjoint(name.split("::"))
-        return is_cudas or is_type or name in self.macros or defined
+        return bool(names) and all(
+            name.startswith(("cub::", "cuda::", "cooperative_groups::"))
+            or name in self.macros
+            or not self.defined.isdisjoint(name.split("::"))
+            or element_dtype(name, self.source.aliases) is not None
+            for name in names
+        )
 
     def _type(self, text: str) -> str:
         aliases = self.source.aliases
@@ -326,9 +325,7 @@ def choose_instance(
     instances = [instance for instance in launched if "" not in instance.arguments]
     several = sites if len(sites) > 1 else []
     ruled_out = [site for site in several if HostLaunch(host.source, kernel, site).is_ruled_out]
-    instances.sort(
-        key=lambda instance: (instance.site in ruled_out, _rank(instance, host.source.aliases))
-    )
+    instances.sort(key=lambda i: (i.site in ruled_out, _rank(i, host.source.aliases)))
     instances = instances or [*_guess_instances(kernel, launched, host)]
     if not instances:
         raise _ambiguity(kernel, launched, host)
@@ -400,9 +397,8 @@ def _guess_instances(
         types = (*own.values(), *(p.c_type for p in kernel.parameters if p.pointers))
         dtypes = (element_dtype(text, host.source.aliases) for text in types)
         width = min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
-        own |= {
-            name: in_elements(text, width) for name, text in alternative.items() if name not in own
-        }
+        loads = [name for name in alternative if name not in own]
+        own |= {name: in_elements(alternative[name], width) for name in loads}
         instance = _instance(kernel, stated, site, {**known, **own}, host)
         if "" not in instance.arguments:
             pairs = zip(kernel.template, values, strict=True)

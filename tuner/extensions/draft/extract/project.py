@@ -34,9 +34,8 @@ def in_project(name: str, includer: Path) -> Path | None:
     parts = PurePosixPath(name).parts
     if top is None or not parts or ".." in parts:
         return None
-    paths = [
-        path for path in _list_headers(top).get(parts[-1], ()) if path.parts[-len(parts) :] == parts
-    ]
+    named = _list_headers(top).get(parts[-1], ())
+    paths = [path for path in named if path.parts[-len(parts) :] == parts]
     if not paths:
         return None
     own = includer.resolve().parts
@@ -135,9 +134,8 @@ def includes_of(files: Iterable[Path]) -> re.Pattern[str]:
 def _including(path: Path, paths: list[Path], texts: Mapping[Path, str]) -> Iterator[Path]:
     # what a header goes by may stand before the #include of the header that #includes it
     include = includes_of([path])
-    above = [
-        file for file in paths if file.suffix in _HEADER_SUFFIXES and include.search(texts[file])
-    ]
+    headers = (file for file in paths if file.suffix in _HEADER_SUFFIXES)
+    above = [file for file in headers if include.search(texts[file])]
     known = {path, *paths}
     while above:
         include = includes_of(above)

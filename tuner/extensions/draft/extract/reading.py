@@ -167,9 +167,7 @@ class Reading:
     def searched_headers(self) -> list[Path]:
         """List the headers that were found by their names alone."""
         includes = (include for code in self.files.values() for include in code.included.values())
-        return [
-            include.path for include in includes if include.is_searched and include.path is not None
-        ]
+        return [i.path for i in includes if i.is_searched and i.path is not None]
 
 
 # where the macros of a build stand, as if they were a file
@@ -198,9 +196,8 @@ def read_all(
     """
     for folder in folders:
         if not folder.is_dir():
-            raise KernelError(
-                "is not a folder", path=folder, remedy="give --include a folder of headers"
-            )
+            remedy = "give --include a folder of headers"
+            raise KernelError("is not a folder", path=folder, remedy=remedy)
     require_cuda(path, source_text(path))
     reading = Reading(folders)
     pairs = [(name, value or "1") for name, _, value in (one.partition("=") for one in defined)]
@@ -296,9 +293,8 @@ class _Preprocessor:
                 self.lines[at] = REMOVED
             at = end
         if self.groups:
-            raise KernelError(
-                "has an #if without its #endif", path=self.path, remedy="close it with #endif"
-            )
+            message = "has an #if without its #endif"
+            raise KernelError(message, path=self.path, remedy="close it with #endif")
 
     def directive(self, name: str, at: int, end: int) -> None:
         joined = "\n".join(row.removesuffix("\\") for row in self.masked[at:end])
@@ -326,9 +322,8 @@ class _Preprocessor:
         if name in ("if", "ifdef", "ifndef"):
             self.groups.append(_Group(self.is_live))
         elif not self.groups:
-            raise KernelError(
-                f"has an #{name} without its #if", path=self.path, line=at + 1, remedy="remove it"
-            )
+            message = f"has an #{name} without its #if"
+            raise KernelError(message, path=self.path, line=at + 1, remedy="remove it")
         group = self.groups[-1]
         if name == "endif":
             self.groups.pop()
@@ -355,13 +350,10 @@ class _Preprocessor:
 
     def define_flags(self, condition: str, at: int) -> Mapping[str, str | None]:
         macros = self.reading.macros
-        found = [name for name in IDENTIFIER.findall(condition) if name not in macros]
-        found = [
-            name
-            for name in found
-            if PLATFORM_FLAG.fullmatch(name)
-            or (TYPE_FLAG.fullmatch(name) and not self.is_choice(at))
-        ]
+        is_flag = PLATFORM_FLAG.fullmatch
+        undefined = [name for name in IDENTIFIER.findall(condition) if name not in macros]
+        types = [n for n in undefined if TYPE_FLAG.fullmatch(n) and not self.is_choice(at)]
+        found = [name for name in undefined if is_flag(name) or name in types]
         for name in found:
             self.reading.flags.setdefault(name, (self.path, at + 1))
         return {**macros, **dict.fromkeys(found, "1")}
@@ -398,10 +390,9 @@ class _Preprocessor:
             if not _ONCE.search(text) and not _GUARD.match(text):
                 raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
-            is_read = _is_read(found, self.reading, chain)
-            self.included[at + 1] = (
-                found if is_read else replace(found, origin="missing", path=None)
-            )
+            if not _is_read(found, self.reading, chain):
+                found = replace(found, origin="missing", path=None)
+            self.included[at + 1] = found
 
 
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:

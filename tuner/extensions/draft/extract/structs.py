@@ -227,9 +227,8 @@ def _rewrite_kernel(
     start, end = span
     brace = kernel.code.index("{", end)
     gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
-    rows = f"({gone}" + "".join(
-        f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
-    )
+    written = _rows(_with_members(pieces, found), ")")
+    rows = f"({gone}" + "".join(f"\n{WRITTEN}{row}" for row in written)
     const = "const " if re.search(r"\bconst\b|__grid_constant__", pieces[found.place]) else ""
     built = f"\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{found.built}}};"
     inside = f"{{{built}" if whole else "{"
@@ -248,11 +247,9 @@ def _rename_locals(kernel: SourceItem, start: int, names: Mapping[str, str]) -> 
     edits = []
     for name, wanted in names.items():
         other = next(one for n in range(len(taken) + 1) if (one := wanted + "_" * n) not in taken)
-        places = re.finditer(rf"(?<![\w.>]){name}\b", kernel.code[start:])
+        places = re.compile(rf"(?<![\w.>]){name}\b").finditer(kernel.code, start)
         edits += [(match.span(), other) for match in places]
-    return kernel.with_edits(
-        ((start + first, start + last), new) for (first, last), new in sorted(edits)
-    )
+    return kernel.with_edits(edits)
 
 
 def _parameter_list(kernel: SourceItem) -> Span | None:

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
@@ -63,10 +64,8 @@ class HandedArgument:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The arrays that the launcher takes, in its order."""
-        made = set(self.outputs)
-        return tuple(
-            a.parameter.name for a in self.inference.arguments if a.parameter.name not in made
-        )
+        names = (argument.parameter.name for argument in self.inference.arguments)
+        return tuple(name for name in names if name not in self.outputs)
 
 
 def handed_to(
@@ -160,10 +159,8 @@ class _Arguments:
                 continue
             default = defaults.get(argument.arg)
             if default is not None:
-                text = f"the default, line {default.lineno}"
-                arguments.append(
-                    ScalarArgument(argument.arg, ast.unparse(default), Evidence(LIKELY, text))
-                )
+                said = Evidence(LIKELY, f"the default, line {default.lineno}")
+                arguments.append(ScalarArgument(argument.arg, ast.unparse(default), said))
                 continue
             arguments.append(self._guess(argument, [earlier.text for earlier in arguments]))
         return tuple(arguments)
@@ -314,10 +311,8 @@ class _Arguments:
         scopes: list[tuple[ast.AST, dict[str, ast.expr]]] = []
         for node in (self.source.tree, *ast.walk(self.source.tree)):
             if isinstance(node, ast.Module | ast.FunctionDef) and node is not self.host:
-                pairs = (
-                    pair for statement in statements(node.body) for pair in bindings(statement)
-                )
-                scopes.append((node, dict(pairs)))
+                pairs = map(bindings, statements(node.body))
+                scopes.append((node, dict(chain.from_iterable(pairs))))
         called = {self.host.name}
         if self.host.name == "forward":  # of autograd's functions
             applied = (pair for node in self.source.tree.body for pair in bindings(node))
@@ -373,9 +368,7 @@ class _Arguments:
             if len(sizes) == len(axes):
                 found.append({axis: sizes[axis] for axis in axes})
         found += self._benchmark_sizes(axes)
-        distinct = {
-            tuple(n.value for n in numbers.values()): numbers for numbers in reversed(found)
-        }
+        distinct = {tuple(n.value for n in one.values()): one for one in reversed(found)}
         yield from [*distinct.values()][::-1][:_MOST_WORKLOADS]
 
     def _benchmark_sizes(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
@@ -394,9 +387,8 @@ class _Arguments:
                 lowered = {str(name).lower(): size for name, size in sizes.items()}
                 known = {axis: lowered.get(axis.lower()) for axis in axes}
                 if all(type(size) is int for size in known.values()):
-                    yield {
-                        axis: Number(int(size or 1), node.lineno) for axis, size in known.items()
-                    }
+                    numbers = {axis: int(size or 1) for axis, size in known.items()}
+                    yield {axis: Number(size, node.lineno) for axis, size in numbers.items()}
 
 
 def _fold(sizes: Sequence[object], rank: int) -> Sequence[object]:

@@ -131,8 +131,8 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
         options = {name: given[name] for name in _ORDER[1:5] if given.get(name) is not None}
         said.append({**(given.get("kwargs") or {}), **options})
     names = list(dict.fromkeys(name for one in said for name in one))
-    own = {name: source.literals.try_evaluate(node) for name, node in kernel.constexprs.items()}
-    implied = {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
+    defaults = {n: source.literals.try_evaluate(node) for n, node in kernel.constexprs.items()}
+    implied = {n: value for n, value in defaults.items() if isinstance(value, Value)} | _OWN
     choices = [{name: one.get(name, implied.get(name)) for name in names} for one in said]
     # What a kernel cannot be launched without: a config that lacks it is of no use.
     needed = {name for name, default in kernel.constexprs.items() if default is None}
@@ -150,7 +150,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
             values = [value for choice in choices if (value := choice[name]) is not None]
             tunables.append(_make_tunable(name, values, line, _least(source, kernel, name)))
     full = [
-        {o.name: v for o in tunables if (v := choice[o.name]) is not None} for choice in choices
+        {t.name: v for t in tunables if (v := choice[t.name]) is not None} for choice in choices
     ]
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]

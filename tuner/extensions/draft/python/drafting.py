@@ -64,10 +64,8 @@ def draft_python(
         remedy = "move what is nested so deep into a file of its own"
         raise source.error("is nested too deep to be read", kernel.line, remedy) from error
     if not tuned.tunables:
-        left = "".join(f"\n  {text}" for text in tuned.left)
-        raise source.error(
-            f"{kernel.name} has nothing to choose", kernel.line, left.strip() or None
-        )
+        left = "\n  ".join(tuned.left) or None
+        raise source.error(f"{kernel.name} has nothing to choose", kernel.line, left)
     stem = stem_of(path, [*kernels], folder)
     module = path.with_name(f"{stem}_tune.py")
     space = folder / "search_spaces" / f"{stem}.yaml"

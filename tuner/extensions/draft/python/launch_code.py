@@ -106,9 +106,7 @@ class _Rewriting(ast.NodeTransformer):
     notes: dict[str, None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        local = {argument.arg for argument in all_arguments(self.host)} | set(
-            _bound_names(self.host)
-        )
+        local = {*_bound_names(self.host), *(a.arg for a in all_arguments(self.host))}
         shared = (n for n in ast.walk(self.host) if isinstance(n, ast.Global))
         local -= {name for node in shared for name in node.names}
         self.names = {name: f"{name}_" if name in _OWN else name for name in local}
@@ -116,9 +114,8 @@ class _Rewriting(ast.NodeTransformer):
     def note(self, site: PythonLaunchSite) -> None:
         """Look at what a launch passes before anything is rewritten."""
         known = {tunable.name for tunable in self.tuned.tunables}
-        passed = {
-            n: v for n, v in passed_to(self.kernel.parameters, site.call).items() if n in known
-        }
+        handed = passed_to(self.kernel.parameters, site.call)
+        passed = {name: node for name, node in handed.items() if name in known}
         literal: dict[int, list[str]] = {}
         for name, node in passed.items():
             if isinstance(node, ast.Name):
@@ -349,9 +346,8 @@ class _Rewriting(ast.NodeTransformer):
         handed = values[0] if len(values) == 1 else ast.Dict(keys, values)
         kept = [ast.keyword(n, self.visit(v)) for n, v in named if n not in tunables]
         assert isinstance(node.func, ast.Subscript)
-        callee = (
-            ast.Name("kernel", ast.Load()) if self.is_autotuned else self.visit(node.func.value)
-        )
+        own = ast.Name("kernel", ast.Load())
+        callee = own if self.is_autotuned else self.visit(node.func.value)
         func = ast.Subscript(callee, self.visit(node.func.slice), ast.Load())
         arguments = [self.visit(one) for one in node.args[:first]]
         return ast.Call(func, arguments, [*kept, ast.keyword(None, handed)])

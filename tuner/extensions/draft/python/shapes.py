@@ -47,9 +47,7 @@ class Shapes:
         self.sizes: dict[str, str] = {}
         self.aliases: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
-        self.tensors = {
-            tensor.arg: Tensor(tensor.arg, tensor.lineno) for tensor in self._tensors(pointers)
-        }
+        self.tensors = {a.arg: Tensor(a.arg, a.lineno) for a in self._tensors(pointers)}
         self._ranks()
         self.defaults = {
             name: value
@@ -157,9 +155,7 @@ class Shapes:
             return
         self.axes.pop(right, None)
         for tensor in self.tensors.values():
-            tensor.dims = {
-                place: left if text == right else text for place, text in tensor.dims.items()
-            }
+            tensor.dims = {n: left if text == right else text for n, text in tensor.dims.items()}
         self.sizes = {name: left if text == right else text for name, text in self.sizes.items()}
 
     def claim(self, tensor: Tensor, dims: Sequence[str], evidence: Evidence) -> None:

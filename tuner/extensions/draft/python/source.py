@@ -181,10 +181,9 @@ def read_python(path: Path) -> PythonSource:
             imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
             imported |= {o.asname or o.name: f"{node.module or ''}.{o.name}" for o in node.names}
-    python_kernels = (
-        _kernel(node, imported) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
-    )
-    kernels = {kernel.name: kernel for kernel in python_kernels if kernel is not None}
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    read = (_kernel(node, imported) for node in functions)
+    kernels = {kernel.name: kernel for kernel in read if kernel is not None}
     ordered = dict(sorted(kernels.items(), key=lambda pair: pair[1].line))
     return PythonSource(path, text, tree, ordered)
 

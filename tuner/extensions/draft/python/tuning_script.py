@@ -114,8 +114,7 @@ def _parameters(tree: ast.Module) -> Iterator[tuple[str, tuple[Value, ...]]]:
 
 
 def _checked(name: Any, values: Any) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    numbers = (
-        [one for one in values if type(one) in (int, bool)] if isinstance(values, list) else []
-    )
+    listed = values if isinstance(values, list) else []
+    numbers = [value for value in listed if type(value) in (int, bool)]
     if isinstance(name, str) and name.isidentifier() and numbers and len(numbers) == len(values):
         yield name, tuple(dict.fromkeys(numbers))
