@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tuner.extensions.draft.array_access import Access, OwnArray
-from tuner.extensions.draft.branches import branch_values
 from tuner.extensions.draft.host_code import (
     Condition,
     allocations_in,
@@ -17,7 +16,7 @@ from tuner.extensions.draft.host_code import (
     functions_in,
     heads_of,
 )
-from tuner.extensions.draft.host_path import Frame, Host, Path, answer_conditions
+from tuner.extensions.draft.host_path import Frame, Host, Path, answer_conditions, branch_values
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, translate

@@ -228,19 +228,6 @@ def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> 
     reading.files[whole] = SourceCode(path, text, mask(text), reader.included)
 
 
-def _is_read(include: Include, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> bool:
-    assert include.path is not None
-    try:
-        _read(include.path, reading, chain)
-    except KernelError:
-        if not include.is_searched:
-            raise
-        # a header that was only looked for may be no C++, or for another build
-        reading.pending.discard(include.path.resolve())
-        return False
-    return True
-
-
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
     # macros alone in a line that open or close a namespace, of headers that are not there
     lone = (m for m in _LONE_NAME.finditer(mask(text)) if "NAMESPACE" in m[1])
@@ -390,7 +377,13 @@ class _Preprocessor:
             if not _ONCE.search(text) and not _GUARD.match(text):
                 raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
-            if not _is_read(found, self.reading, chain):
+            try:
+                _read(found.path, self.reading, chain)
+            except KernelError:
+                if not found.is_searched:
+                    raise
+                # a header that was only looked for may be no C++, or for another build
+                self.reading.pending.discard(whole)
                 found = replace(found, origin="missing", path=None)
             self.included[at + 1] = found
 

@@ -145,22 +145,11 @@ class _AccessReading:
         )
 
     def _points(self, call: ast.Call) -> bool:
-        names = {
-            name
-            for name, values in self.defined.items()
-            if any(call is inner for value in values for inner in ast.walk(value))
-        }
-        names = {name.lstrip("+") for name in names}
+        values = [(n.lstrip("+"), value) for n, own in self.defined.items() for value in own]
+        names = {n for n, value in values if any(call is inner for inner in ast.walk(value))}
+        computed = [(n, _names(value)) for n, value in values if not calls_in(value)]
         for _ in range(4):
-            names |= {
-                name.lstrip("+")
-                for name, values in self.defined.items()
-                if any(
-                    names & _names(value)
-                    for value in values
-                    if not any(isinstance(n, ast.Call) for n in ast.walk(value))
-                )
-            }
+            names |= {name for name, of in computed if names & of}
         return any(
             names & (_names(other.args[0]) - {_first(other.args[0])})
             for other in self.calls
