@@ -173,11 +173,10 @@ class Arrays:
         for array in self.own:
             reaches = self.reaches.get(array.name, [])
             pointed = {reach: self.index_arrays(reach) for reach in reaches}
+            shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
             if array.size:
                 stated = translate(array.size, self.scope)
                 shapes = {self.if_static((stated,) if stated else ())}
-            else:
-                shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
             below = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
             for reach, tables in pointed.items() if len(below) == 1 else ():
                 for table in tables:
@@ -334,10 +333,8 @@ class Arrays:
         if dtype is None or parameter.name not in self.passed or not self.hosts:
             return None
         texts = self.axes.texts(self.launch)
-        found = [
-            allocated_shape(host, self.passed[parameter.name], texts, DTYPE_BYTES[dtype])
-            for host in self.hosts
-        ]
+        passed, size = self.passed[parameter.name], DTYPE_BYTES[dtype]
+        found = [allocated_shape(host, passed, texts, size) for host in self.hosts]
         first = found[0]
         return first if first and all(f is not None and f[0] == first[0] for f in found) else None
 
@@ -376,11 +373,10 @@ def allocated_shape(
         known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
         text = pointer_text(text)
         allocations = allocations_in(host.source, frame.span, dict(frame.variables))
-        memory = [allocation for allocation in allocations if allocation.target == text]
-        if not memory and (match := _ONE_OF.fullmatch(text)):
+        targets = {allocation.target for allocation in allocations}
+        if text not in targets and (match := _ONE_OF.fullmatch(text)):
             text = match[1]
-            memory = [allocation for allocation in allocations if allocation.target == text]
-        if memory:
+        if memory := [allocation for allocation in allocations if allocation.target == text]:
             definitions = {constant.name: constant.value for constant in host.source.constants}
             definitions |= {name: value.text for name, value in frame.variables.items()}
             scope = Scope(values=known, definitions=definitions, types=host.source.aliases)

@@ -186,15 +186,10 @@ class HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
         names = [self.follow(text) for text in self.site.block]
         taken = {*self.passed.values()}
-        open_ones = [
-            name
-            for name, text in zip(names, self.site.block, strict=True)
-            if number(self.value(name)) is None
-            and _is_open(name)
-            and taken.isdisjoint((name, text))
-        ]
-        extents = [name for name in names if name != "1"]
-        is_row = extents == names[:1]
+        pairs = zip(names, self.site.block, strict=True)
+        free = [name for name, text in pairs if taken.isdisjoint((name, text))]
+        open_ones = [n for n in free if number(self.value(n)) is None and _is_open(n)]
+        is_row = [name for name in names if name != "1"] == names[:1]
         if not open_ones or self.constants.keys() & {*open_ones}:
             return self
         if not is_row and len(names) > len(_USUAL_PAIR):

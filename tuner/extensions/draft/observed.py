@@ -104,8 +104,8 @@ def _run(
     folder: Path, space: str, source: str, every: Sequence[Sizes], ends_s: float
 ) -> tuple[Proof, ...]:
     files = {key: folder / name for key, name in _NAMES.items()}
-    for key, content in (("source", source), ("reference", _REFERENCE), ("template", "")):
-        atomic_write(files[key], content)
+    for path, content in zip(files.values(), (source, _REFERENCE, ""), strict=True):
+        atomic_write(path, content)
     text = _PATHS.sub(lambda m: f"{m[1]}: {files[m[1]]}", space)
     listed = (", ".join(f"{axis}: {size}" for axis, size in sizes.items()) for sizes in every)
     pairs = [f"{{{one}}}" for one in dict.fromkeys(listed)]

@@ -78,9 +78,8 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
     for node in reversed(nodes):
         text = text_of(node, masked)
         element = node if text in elements else None
-        if text in pointers:
-            element = _read(node, masked)
-        top = _climb(element) if element is not None else node
+        element = _read(node, masked) if text in pointers else element
+        top = _climb(element or node)
         parent = top.parent
         if element is None or parent is None:
             continue

@@ -24,11 +24,8 @@ def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     """Take the strides out of the axes that follow from the others where arrays are contiguous."""
     numbers = [p.name for p in launch.kernel.parameters if not p.pointers and p.dtype in INTEGERS]
     texts = {name: launch.follow(launch.passed.get(name, "")) for name in numbers}
-    asked = [
-        name
-        for name, text in texts.items()
-        if (_NAMED.fullmatch(name) or _ASKED.search(text)) and not text.strip().isdigit()
-    ]
+    open_ones = (name for name, text in texts.items() if not text.strip().isdigit())
+    asked = [n for n in open_ones if _NAMED.fullmatch(n) or _ASKED.search(texts[n])]
     if not asked or axes.fixed:
         return axes
     names = {name: axis for name, axis in axes.names.items() if name not in asked}

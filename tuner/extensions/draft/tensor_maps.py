@@ -133,9 +133,8 @@ def _read_map(
         names = IDENTIFIER.findall(plain(given[_ADDRESS]))
         sizes, box = (_read_initializer(masked, given[place], at) for place in (_SIZES, _BOX))
         kind = given[_TYPE].rpartition("DATA_TYPE_")[2]
-        swizzle, promotion = (
-            re.search(r"_(?:L2_)?(\d+)B$", given[place]) for place in (_SWIZZLE, _PROMOTION)
-        )
+        widths = (given[place] for place in (_SWIZZLE, _PROMOTION))
+        swizzle, promotion = (re.search(r"_(?:L2_)?(\d+)B$", text) for text in widths)
         wide = swizzle[1] if swizzle and int(swizzle[1]) in SWIZZLES else "0"
         name = re.compile(rf"\b{parameter.name}\b")
         used = [line for line in launch.body.splitlines() if name.search(line)]

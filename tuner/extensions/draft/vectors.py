@@ -93,8 +93,7 @@ def find_vector_edits(
     wrapped = not site.braced and not site.guarded
     single = not site.braced and masked[end - 1 : end] == ";"
     opened = "{" if wrapped or (single and site.guarded) else ""
-    begin = start + 1 if site.braced else start
-    stop = end - 1 if site.braced else end
+    begin, stop = (start + 1, end - 1) if site.braced else (start, end)
     closed = "}" if opened else ""
     rows = "\n".join(text if text.startswith("#") else f"{inside}{text}" for text in loop)
     after = "" if masked[begin : begin + 1] == "\n" else f"\n{inside}  "

@@ -112,9 +112,7 @@ def _rewrite_indices(
     # from the last to the first: an index may hold another array's element
     uses = re.compile(rf"(?<![\w.>])(?:{'|'.join(accessors)})\b")
     for match in reversed([*uses.finditer(kernel.code, start)]):
-        name = match[0]
-        use = _use(kernel.code, match.end(), name, accessors[name])
-        if use is None:
+        if (use := _use(kernel.code, match.end(), match[0], accessors[match[0]])) is None:
             return None
         end, text = use
         kernel = _replace_span(kernel, (match.start(), end), text)
@@ -162,8 +160,7 @@ def _term(index: str) -> str:
 def _host(item: SourceItem) -> SourceItem:
     kept: dict[str, str] = {}
     for match in reversed([*_MADE.finditer(item.code)]):
-        argument = _rewrite_argument(item.code, match)
-        if argument is None:
+        if (argument := _rewrite_argument(item.code, match)) is None:
             continue
         end, text = argument
         variable = _KEPT.search(item.code[: match.start()])

@@ -44,8 +44,7 @@ _SYNTAX = re.compile(
 
 def failure(extraction: Extraction, error: str) -> NotCompiledError:
     """Turn the compiler's errors about a unit into one about the source and the unit's line."""
-    found = _ERROR.findall(error)
-    kernel = extraction.instances[0].kernel
+    found, kernel = _ERROR.findall(error), extraction.instances[0].kernel
     path, own_line = kernel.path, kernel.line
     if not found:
         what = error.strip().splitlines()[0].removeprefix("kernel.cu: error: ")

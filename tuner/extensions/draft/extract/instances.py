@@ -315,10 +315,9 @@ def choose_instance(
     nothing is known.
     """
     sites = [site for site in host.source.launches if bare_name(site.kernel) == kernel.name]
-    site = sites[0] if sites else None
     if not kernel.template:
-        environment = host.environments(site.at)[0] if site is not None else {}
-        return Instance(kernel, (), site, environment)
+        site = sites[0] if sites else None
+        return Instance(kernel, (), site, host.environments(site.at)[0] if site else {})
     if asked:
         return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched_instances(kernel, sites, host)]
@@ -370,8 +369,8 @@ def _guess_instances(
         key=lambda one: (one.arguments.count(""), _rank(one, host.source.aliases)),
         default=None,
     )
-    site = best.site if best is not None else None
-    known = dict(best.environment) if best is not None else {}
+    best = best or Instance(kernel, ("",) * len(kernel.template), None, {})
+    site, known = best.site, dict(best.environment)
     stated = host.read_arguments(kernel, site) if site is not None else {}
     around = {
         parameter.name: (parameter, template)
@@ -380,9 +379,8 @@ def _guess_instances(
         for parameter in template.template
         if known.get(parameter.name, parameter.name) == parameter.name
     }
-    values = best.arguments if best is not None else ("",) * len(kernel.template)
     lists: dict[str, tuple[str, ...]] = {}
-    for parameter, value in zip(kernel.template, values, strict=True):
+    for parameter, value in zip(kernel.template, best.arguments, strict=True):
         text = stated.get(parameter.name, "")
         behind = names_behind([text], site.definitions if site is not None else {})
         if value:
@@ -401,7 +399,7 @@ def _guess_instances(
         own |= {name: in_elements(alternative[name], width) for name in loads}
         instance = _instance(kernel, stated, site, {**known, **own}, host)
         if "" not in instance.arguments:
-            pairs = zip(kernel.template, values, strict=True)
+            pairs = zip(kernel.template, best.arguments, strict=True)
             yield replace(instance, guessed=tuple(p.name for p, value in pairs if not value))
 
 

@@ -207,10 +207,7 @@ def read_kind(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
 
 
 def _class_names(declared: str) -> tuple[str, ...]:
-    match = re.match(
-        r"(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\s+"
-        r"(?:[A-Z_]+\s+)?((?:\w+\s*::\s*)*\w+)", declared
-    )  # fmt: skip
+    match = re.match(rf"{CLASS.pattern}\s+(?:[A-Z_]+\s+)?((?:\w+\s*::\s*)*\w+)", declared)
     names = [match[1].rsplit("::", 1)[-1].strip()] if match else []
     if re.match(r"(?:typedef\s+)?enum\b", declared) and "{" in declared:
         inside = declared[declared.index("{") + 1 : declared.rfind("}")]

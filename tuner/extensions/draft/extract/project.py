@@ -54,11 +54,9 @@ def _are_same(paths: list[Path]) -> bool:
 def _top(folder: Path) -> Path | None:
     # a repository, else the outermost folder that looks like a project's
     above = [folder, *folder.parents][:_MOST_LEVELS]
-    repository = next((place for place in above if (place / ".git").exists()), None)
-    if repository is not None:
-        return repository
+    repositories = [place for place in above if (place / ".git").exists()]
     tops = [place for place in above if any((place / name).is_file() for name in _TOPS)]
-    return tops[-1] if tops else None
+    return next(iter([*repositories, *reversed(tops)]), None)
 
 
 @cache

@@ -370,10 +370,8 @@ def _split(
     ]
     wrapper, code = "\n".join(rows), "\n".join(rows[1:])
     inner = replace(kernel, kind="function", text=body, head="__device__")
-    outer = replace(
-        kernel, text=wrapper, code=code, head=code.partition("{")[0], lead=len(wrapper) - len(code)
-    )
-    return inner, outer
+    lead, head = len(wrapper) - len(code), code.partition("{")[0]
+    return inner, replace(kernel, text=wrapper, code=code, head=head, lead=lead)
 
 
 def _rows(texts: Sequence[str], end: str) -> list[str]:

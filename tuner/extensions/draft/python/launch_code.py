@@ -328,10 +328,8 @@ class _Rewriting(ast.NodeTransformer):
     def _launch(self, node: ast.Call) -> ast.Call:
         tunables = {tunable.name for tunable in self.tuned.tunables}
         parameters = self.kernel.parameters
-        first = next(
-            (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables),
-            len(node.args),
-        )
+        places = (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables)
+        first = next(places, len(node.args))
         passed = passed_to(parameters, node).items()
         named = [(name, value) for name, value in passed if name not in parameters[:first]]
         spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
