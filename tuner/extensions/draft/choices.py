@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
@@ -23,7 +22,7 @@ from tuner.extensions.draft.meaning import (
     why_fixed,
     why_meant,
 )
-from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript
+from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript, holds
 from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.tunables import (
     Names,
@@ -35,8 +34,7 @@ from tuner.extensions.draft.tunables import (
     values_for,
     warp_threads,
 )
-from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression, Value
+from tuner.model.expressions import Value
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, bare_name, within
 from tuner.source.host import Edit
 from tuner.source.syntax import closing, fold, number
@@ -93,17 +91,11 @@ def _restricted(
     own = {choice.origin: choice.name for choice in choices if choice.origin is not None}
     written = [IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text) for text in restrictions]
     default = {choice.name: choice.default for choice in choices}
-    left = [text for text in written if _holds(text, default)]
+    left = [text for text in written if holds(text, default)]
     for choice in reversed(choices):
         kept = tuple(text for text in left if choice.name in IDENTIFIER.findall(text))
         left = [text for text in left if text not in kept]
         yield replace(choice, constraints=(*choice.constraints, *kept))
-
-
-def _holds(text: str, default: Mapping[str, Value]) -> bool:
-    with suppress(ExpressionError):
-        return bool(Expression.parse(text).evaluate(default))
-    return False
 
 
 def _constants(
@@ -422,18 +414,15 @@ def _add_launch_bounds(
     if bounds is not None and not free:
         threads = number(bounds.max_threads)
         free = [c for c in choices if c.is_block and c.default == threads][:1]
-    lifted = {choice.axis for choice in free}
-    fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
+    axes = {choice.axis for choice in free}
+    fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in axes and e > 1]
     one = len(free) == 1 and free[0].is_block
     # 0 leaves a block to the source, which may have as many as there can be
-    threads_of = [
-        c.name if c.default else f"({c.name} if {c.name} else {MAX_THREADS})" for c in free
-    ]
-    factors = [*threads_of, *([] if one else fixed)] if free else _named_extents(launch, choices)
+    lifted = [c.name if c.default else f"({c.name} if {c.name} else {MAX_THREADS})" for c in free]
+    factors = [*lifted, *([] if one else fixed)] if free else _named_extents(launch, choices)
     if not factors:
         return choices
     threads_hole = hole(" * ".join(factors))
-    edits: list[Edit] = []
     more: list[TunableConstant] = []
     if bounds is None or not bounds.min_blocks:
         name = names.of("min_blocks")
@@ -443,14 +432,12 @@ def _add_launch_bounds(
     least = f", {hole(more[0].name)}" if more else ""
     if bounds is None:
         at = launch.kernel.name_at
-        edits.append(Edit(at, at, f"__launch_bounds__({threads_hole}{least}) "))
-    elif free:
-        edits.append(Edit(*bounds.max_threads_span, f"{threads_hole}{least}"))
+        edit = Edit(at, at, f"__launch_bounds__({threads_hole}{least}) ")
     else:
-        end = bounds.max_threads_span[1]
-        edits.append(Edit(end, end, least))
+        start, end = bounds.max_threads_span
+        edit = Edit(start, end, f"{threads_hole}{least}") if free else Edit(end, end, least)
     first = (free or [c for c in choices if c.name in " ".join(factors).split()])[0]
-    return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
+    return [replace(c, edits=(*c.edits, edit)) if c is first else c for c in choices] + more
 
 
 def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:

@@ -113,7 +113,7 @@ def _write(proposal: Proposal, to: Path, force: bool) -> list[str]:
 
 def as_text(proposal: Proposal) -> list[str]:
     """Write a proposal for a terminal: a line a step, the sums, what was compared."""
-    rows = [("", "", "moves", "GFLOP", "floor us", "one by one", "nodes")]
+    rows: list[tuple[str, ...]] = [("", "", "moves", "GFLOP", "floor us", "one by one", "nodes")]
     for step in proposal.steps:
         where = "kernel" if step.is_part else "PyTorch"
         if step.problem not in ("", step.name):

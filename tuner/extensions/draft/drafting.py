@@ -437,9 +437,8 @@ def _extract_compiling(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    wanted = Wanted(
-        asked.kernels, asked.instantiate, asked.folders, defined=frozenset(asked.defined)
-    )
+    macros = frozenset(asked.defined)
+    wanted = Wanted(asked.kernels, asked.instantiate, asked.folders, defined=macros)
     memo = Memo()
     while True:
         unit = extract(path, target, wanted, memo)
@@ -514,14 +513,12 @@ def _compiles(draft: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -
 
 def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:
     # the newer language only where the older one does not do
-    error = ""
     for options in ((), (_NEWER,)):
         request = CompileRequest(unit.unit, unit.names, _ARCHITECTURE, options)
         result = compiler.submit(request).result()
         if result.ok:
             return options
-        error = result.error
-    raise failure(unit, error)
+    raise failure(unit, result.error)
 
 
 def _by_hand(unit: Extraction) -> tuple[str, ...]:

@@ -22,14 +22,7 @@ from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, translate
 from tuner.extensions.draft.unlaunched import UNKNOWN, guessed_site
 from tuner.source.accesses import Assigned, bare, find_assignments
-from tuner.source.facts import (
-    IDENTIFIER,
-    KernelFunction,
-    LaunchSite,
-    SourceFile,
-    Span,
-    bare_name,
-)
+from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile, Span, bare_name
 from tuner.source.kernels import element_dtype
 from tuner.source.syntax import closing, listed, number
 

@@ -439,6 +439,9 @@ def _choose_specialisations(
     source: SourceFile, instances: Mapping[str, tuple[str, ...]]
 ) -> tuple[KernelFunction, ...]:
     # what runs is the specialisation for the arguments, where there is one
+    def plain(texts: Iterable[str]) -> list[str]:
+        return [dtype_of(text, {}) or text for text in map(fold, texts)]
+
     own: dict[str, KernelFunction] = {}
     others: list[KernelFunction] = []
     for kernel in source.kernels:
@@ -447,14 +450,9 @@ def _choose_specialisations(
         given = listed(head, match.end())[0] if match is not None else ()
         if not given:
             others.append(kernel)
-        elif [*map(_plain_type, given)] == [*map(_plain_type, instances.get(kernel.name, ()))]:
+        elif plain(given) == plain(instances.get(kernel.name, ())):
             own[kernel.name] = replace(kernel, template=source.kernel(kernel.name).template)
     return (*own.values(), *(kernel for kernel in others if kernel.name not in own))
-
-
-def _plain_type(text: str) -> str:
-    text = fold(text)
-    return dtype_of(text, {}) or text
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:

@@ -10,13 +10,7 @@ from heapq import heappop, heappush
 from tuner.extensions.draft.extract.deduction import CType, arguments_of
 from tuner.extensions.draft.guesses import NAMES, enumerators
 from tuner.extensions.draft.meaning import snake_case
-from tuner.source.facts import (
-    KernelFunction,
-    LineIndex,
-    SourceFile,
-    Symbol,
-    TemplateParameter,
-)
+from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Symbol, TemplateParameter
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of, read_template
 from tuner.source.syntax import listed
@@ -63,9 +57,8 @@ class Guesses:
         if VECTOR.fullmatch(parameter.name) and "PER_THREAD" not in parameter.name.upper():
             return _LOADS
         name = snake_case(parameter.name).upper()
-        return next(
-            tuple(texts) for names, texts in NAMES["instances"] if re.fullmatch(names, name)
-        )
+        known = NAMES["instances"]
+        return next(tuple(texts) for names, texts in known if re.fullmatch(names, name))
 
     def _types(self, name: str, template: KernelFunction) -> tuple[str, ...]:
         is_element = any(p.pointers and p.c_type == name for p in template.parameters)

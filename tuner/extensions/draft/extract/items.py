@@ -295,9 +295,8 @@ class SourceItem:
         """Put texts in the place of spans of the code, given in order, and in `text` too."""
         placed = [Edit(*span, new) for span, new in edits]
         moved = (Edit(self.lead + e.start, self.lead + e.end, e.text) for e in placed)
-        return replace(
-            self, text=apply_edits(self.text, moved), code=apply_edits(self.code, placed)
-        )
+        text, code = apply_edits(self.text, moved), apply_edits(self.code, placed)
+        return replace(self, text=text, code=code)
 
     def uses(self) -> frozenset[str]:
         """List the names it refers to; members of something else are not names of their own."""

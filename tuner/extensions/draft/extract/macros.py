@@ -6,11 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tuner.extensions.draft.extract.items import (
-    SourceItem,
-    items_in,
-    without_repeats,
-)
+from tuner.extensions.draft.extract.items import SourceItem, items_in, without_repeats
 from tuner.extensions.draft.extract.names import (
     DEFINE,
     Macro,

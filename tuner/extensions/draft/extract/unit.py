@@ -20,13 +20,7 @@ from tuner.extensions.draft.extract.items import (
     without_repeats,
 )
 from tuner.extensions.draft.extract.names import ARITHMETIC, STAND_INS
-from tuner.extensions.draft.extract.reading import (
-    REMOVED,
-    WRITTEN,
-    Include,
-    Reading,
-    read_all,
-)
+from tuner.extensions.draft.extract.reading import REMOVED, WRITTEN, Include, Reading, read_all
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
 

@@ -129,18 +129,15 @@ def _scalar(statement: Statement, axes: Axes, parameter: KernelParameter) -> Dra
     if axis is not None:
         return DraftArgument(parameter, dtype, value=axis)
     if parameter.name in statement.scalars:
-        value = statement.scalars[parameter.name][1]
-        return DraftArgument(parameter, dtype, value=value)
+        return DraftArgument(parameter, dtype, value=statement.scalars[parameter.name][1])
     return DraftArgument(parameter, dtype, origin=f"an expression over {', '.join(statement.axes)}")
 
 
 def skeleton(statement: Statement) -> str:
     """Write a kernel with the problem's signature and a launch, whose body is left to write."""
     output = statement.outputs[0]
-    extents = (extent for extent in output.shape if extent != "1")
-    factors = [
-        e if e.isidentifier() or e.isdigit() else f"({e.replace('//', '/')})" for e in extents
-    ]
+    dims = (extent for extent in output.shape if extent != "1")
+    factors = [e if e.isidentifier() or e.isdigit() else f"({e.replace('//', '/')})" for e in dims]
     axes = [axis for axis in statement.axes if axis not in statement.scalars]
     declared = [
         f"{'const ' * (a.role == 'input')}{_C_TYPES[a.dtype]}* __restrict__ {a.name}"

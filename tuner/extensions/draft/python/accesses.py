@@ -7,12 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.python.literals import bindings
-from tuner.extensions.draft.python.source import (
-    PythonKernel,
-    argument_of,
-    calls_in,
-    passed_to,
-)
+from tuner.extensions.draft.python.source import PythonKernel, argument_of, calls_in, passed_to
 
 _READS = ("load", "gather")
 _WRITES = ("store", "scatter")
@@ -133,16 +128,14 @@ class _AccessReading:
             case ast.Call(func=ast.Attribute(attr="to"), args=[kind]) if method in _WRITES:
                 text = ast.unparse(kind)
                 stored_as = text.rpartition(".")[2] if "." in text and "dtype" not in text else ""
-        yield (
-            base,
-            PythonAccess(
-                reads=line if method in _READS or is_atomic else (),
-                writes=line if method in _WRITES or is_atomic else (),
-                is_index=method in _READS and self._points(call),
-                stored_as=stored_as,
-                extent=self._extent(call, address),
-            ),
+        access = PythonAccess(
+            reads=line if method in _READS or is_atomic else (),
+            writes=line if method in _WRITES or is_atomic else (),
+            is_index=method in _READS and self._points(call),
+            stored_as=stored_as,
+            extent=self._extent(call, address),
         )
+        yield base, access
 
     def _points(self, call: ast.Call) -> bool:
         values = [(n.lstrip("+"), value) for n, own in self.defined.items() for value in own]

@@ -149,9 +149,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
         else:
             values = [value for choice in choices if (value := choice[name]) is not None]
             tunables.append(_make_tunable(name, values, line, _least(source, kernel, name)))
-    full = [
-        {t.name: v for t in tunables if (v := choice[t.name]) is not None} for choice in choices
-    ]
+    full = [{t.name: v for t in tunables if (v := row[t.name]) is not None} for row in choices]
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
     hook, hook_notes = _hook(made)

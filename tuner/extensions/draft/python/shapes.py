@@ -256,18 +256,16 @@ class Shapes:
         said = Evidence(SURE, f"{ast.unparse(node.func)}, line {node.lineno}")
         how = ast.unparse(node.func).rpartition(".")[2]
         like = self.root(node.args[0]) if how.endswith("_like") and node.args else None
+        sizes = None if like is not None else sizes_in(node)
         if like is not None:
             tensor.rank, tensor.dims, tensor.dtype_of = like.rank, dict(like.dims), like.name
-            tensor.said = [said]
-        elif (sizes := sizes_in(node)) is not None:
+        elif sizes is not None:
             whole = self._shape(sizes[0]) if len(sizes) == 1 else None
-            if whole is not None:
-                tensor.rank, tensor.dims = len(whole), dict(enumerate(whole))
-            else:
-                texts = [self.size(node, f"{name}_{n}") for n, node in enumerate(sizes)]
-                tensor.rank = len(texts)
-                tensor.dims = {n: text for n, text in enumerate(texts) if text is not None}
-            tensor.said = [said]
+            sized = (self.size(one, f"{name}_{n}") for n, one in enumerate(sizes))
+            texts = [*sized] if whole is None else [*whole]
+            tensor.rank = len(texts)
+            tensor.dims = {n: text for n, text in enumerate(texts) if text is not None}
+        tensor.said = [] if like is None and sizes is None else [said]
         self._note_dtype(tensor, node)
         self.tensors[name] = tensor
 

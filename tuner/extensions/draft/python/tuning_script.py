@@ -44,19 +44,18 @@ class TuningScript:
         asked = []
         for text in self.restrictions:
             with suppress(ExpressionError):
-                asked.append(Expression.parse(text))
-        asked = [expression for expression in asked if expression.names <= {*names}]
-        configs = (
-            dict(zip(names, values, strict=True))
-            for values in islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
-        )
-        allowed = (config for config in configs if _keeps_to(config, asked))
+                if Expression.parse(text).names <= {*names}:
+                    asked.append(text)
+        every = islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
+        configs = (dict(zip(names, values, strict=True)) for values in every)
+        allowed = (config for config in configs if all(holds(text, config) for text in asked))
         return next(allowed, {name: self.values[name][0] for name in names})
 
 
-def _keeps_to(config: Mapping[str, Value], asked: Sequence[Expression]) -> bool:
+def holds(text: str, values: Mapping[str, Value]) -> bool:
+    """Tell whether a condition holds for some values; what cannot be computed does not."""
     with suppress(ExpressionError):  # `n % 0`
-        return all(expression.evaluate(config) for expression in asked)
+        return bool(Expression.parse(text).evaluate(values))
     return False
 
 
