@@ -31,7 +31,7 @@ BUDGET = {
     "runtime": 2_930,
     "export": 4_245,
     "engines": 5_060,
-    "draft": 17_470,
+    "draft": 16_755,
     "agents": 8_390,
     "cpu": 4_475,
     "backends": 2_775,
