@@ -31,7 +31,7 @@ BUDGET = {
     "runtime": 2_930,
     "export": 4_260,
     "engines": 5_075,
-    "draft": 17_705,
+    "draft": 17_000,
     "agents": 8_755,
     "cpu": 4_730,
     "backends": 2_815,

@@ -81,9 +81,7 @@ class Arrays:
 
     def segment(self, name: str) -> Access | None:
         """Find where an array says where a segment begins, and in the next place where it ends."""
-        reaches = [
-            access for access in self.reaches.get(name, []) if access.exact and not access.writes
-        ]
+        reaches = [a for a in self.reaches.get(name, []) if a.exact and not a.writes]
         terms = [linear(bare(access.index)) for access in reaches]
         for reach, first in zip(reaches, terms, strict=True):
             if first is not None and first + Counter({"": 1}) in terms:
@@ -181,11 +179,10 @@ class Arrays:
         for array in self.own:
             reaches = self.reaches.get(array.name, [])
             pointed = {reach: self.index_arrays(reach) for reach in reaches}
+            shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
             if array.size:
                 stated = translate(array.size, self.scope)
                 shapes = {self.if_static((stated,) if stated else ())}
-            else:
-                shapes = {self.shape(reach) for reach in reaches if not pointed[reach]}
             below = [shape[0] for shape in shapes if shape is not None and len(shape) == 1]
             for reach, tables in pointed.items() if len(below) == 1 else ():
                 for table in tables:
@@ -287,16 +284,10 @@ class Arrays:
             code = f"{parameter.name}[{last.index}]"
             return shape, (LIKELY, f"indexed in line {last.line}: {code}")
         exact = [self.shape(reach) if reach.exact else None for reach in telling]
-        found = [
-            (shape, reach)
-            for shape, reach in (
-                (own or self.spacing_shape(r), r) for own, r in zip(exact, telling, strict=True)
-            )
-            if shape is not None
-        ]
-        if not found:
+        pairs = ((own or self.spacing_shape(r), r) for own, r in zip(exact, telling, strict=True))
+        shapes = {shape: r for shape, r in reversed([*pairs]) if shape is not None}
+        if not shapes:
             return None
-        shapes = dict(reversed(found))
         shapes = {one: shapes[one] for one in widest([*shapes])}
         shape = max(shapes, key=lambda one: len(product(one).split(" * ")))
         whole = Counter(product(shape).split(" * "))
@@ -305,11 +296,8 @@ class Arrays:
         reach = shapes[shape]
         # what leaves out the edge of an array says nothing of the edge
         is_inner = any(re.search(r" - \d+$", extent) for extent in shape)
-        certain = (
-            not is_inner
-            and None not in exact
-            and widest([one for one in {*exact} if one]) == [shape]
-        )
+        is_widest = widest([one for one in {*exact} if one]) == [shape]
+        certain = is_widest and not is_inner and None not in exact
         code = f"{parameter.name}[{reach.index}]"
         code = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
         how = "indexed" if reach.exact else "handed on"
@@ -351,10 +339,8 @@ class Arrays:
         if dtype is None or parameter.name not in self.passed or not self.hosts:
             return None
         texts = self.axes.texts(self.launch)
-        found = [
-            allocated_shape(host, self.passed[parameter.name], texts, DTYPE_BYTES[dtype])
-            for host in self.hosts
-        ]
+        passed, size = self.passed[parameter.name], DTYPE_BYTES[dtype]
+        found = [allocated_shape(host, passed, texts, size) for host in self.hosts]
         first = found[0]
         return first if first and all(f is not None and f[0] == first[0] for f in found) else None
 
@@ -393,11 +379,10 @@ def allocated_shape(
         known |= {value: known[n] for n, value in values.items() if IDENTIFIER.fullmatch(value)}
         text = pointer_text(text)
         allocations = allocations_in(host.source, frame.span, dict(frame.variables))
-        memory = [allocation for allocation in allocations if allocation.target == text]
-        if not memory and (match := _ONE_OF.fullmatch(text)):
+        targets = {allocation.target for allocation in allocations}
+        if text not in targets and (match := _ONE_OF.fullmatch(text)):
             text = match[1]
-            memory = [allocation for allocation in allocations if allocation.target == text]
-        if memory:
+        if memory := [allocation for allocation in allocations if allocation.target == text]:
             definitions = {constant.name: constant.value for constant in host.source.constants}
             definitions |= {name: value.text for name, value in frame.variables.items()}
             scope = Scope(values=known, definitions=definitions, types=host.source.aliases)

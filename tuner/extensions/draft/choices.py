@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
@@ -13,18 +12,17 @@ from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.literals import bare_tiles, literal_tiles
 from tuner.extensions.draft.meaning import (
     MAX_THREADS,
-    PER_THREAD,
     PROBLEM_SIZE,
     UNTIED,
     WARP,
     is_block,
-    snake_case,
+    says,
     splits_work,
     taken_at_once,
     why_fixed,
     why_meant,
 )
-from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript
+from tuner.extensions.draft.python.tuning_script import NO_SCRIPT, TuningScript, holds
 from tuner.extensions.draft.traits import traits_of
 from tuner.extensions.draft.tunables import (
     Names,
@@ -36,8 +34,7 @@ from tuner.extensions.draft.tunables import (
     values_for,
     warp_threads,
 )
-from tuner.model.errors import ExpressionError
-from tuner.model.expressions import Expression, Value
+from tuner.model.expressions import Value
 from tuner.source.facts import IDENTIFIER, LineIndex, Span, TemplateParameter, bare_name, within
 from tuner.source.host import Edit
 from tuner.source.syntax import closing, fold, number
@@ -94,17 +91,11 @@ def _restricted(
     own = {choice.origin: choice.name for choice in choices if choice.origin is not None}
     written = [IDENTIFIER.sub(lambda m: own.get(m[0], m[0]), text) for text in restrictions]
     default = {choice.name: choice.default for choice in choices}
-    left = [text for text in written if _holds(text, default)]
+    left = [text for text in written if holds(text, default)]
     for choice in reversed(choices):
         kept = tuple(text for text in left if choice.name in IDENTIFIER.findall(text))
         left = [text for text in left if text not in kept]
         yield replace(choice, constraints=(*choice.constraints, *kept))
-
-
-def _holds(text: str, default: Mapping[str, Value]) -> bool:
-    with suppress(ExpressionError):
-        return bool(Expression.parse(text).evaluate(default))
-    return False
 
 
 def _constants(
@@ -302,7 +293,7 @@ def _why_bound(
         own = {shared for text, shared in stated if number(launch.value(text)) == value}
         rest = {shared for text, shared in stated if number(launch.value(text)) != value}
         return _OTHER_MEMORY if own and rest - own else None
-    named = PER_THREAD.fullmatch(snake_case(parameter.name).upper())
+    named = says(parameter.name, "per_thread")
     is_guess = parameter.name in launch.site.guessed
     return _UNSTATED if is_guess and not named and not is_block(parameter.name, value) else None
 
@@ -338,10 +329,8 @@ def _hints(
         blocks = number(bounds.min_blocks or "")
         if isinstance(blocks, int) and blocks > 0:
             name, note = names.of("min_blocks"), f"__launch_bounds__, line {bounds.line}"
-            edit = Edit(*bounds.min_blocks_span, hole(name))
-            yield TunableConstant(
-                name, tuple(sorted({*_MIN_BLOCKS, blocks})), blocks, note, (edit,)
-            )
+            edit, near = Edit(*bounds.min_blocks_span, hole(name)), {*_MIN_BLOCKS, blocks}
+            yield TunableConstant(name, tuple(sorted(near)), blocks, note, (edit,))
     for unroll in launch.source.unrolls:
         factor, span = number(unroll.factor or ""), unroll.span
         if span is not None and factor and within(span[0], reached):
@@ -365,9 +354,8 @@ def _block(
         yield from _chosen_block(launch, choices, names)
     if not extents or threads > MAX_THREADS:
         return
-    stated = {choice.origin for choice in choices} & names_behind(
-        launch.site.block, launch.definitions
-    )
+    behind = names_behind(launch.site.block, launch.definitions)
+    stated = {choice.origin for choice in choices} & behind
     sizes = {choice.default for choice in choices if choice.is_block} | bare_tiles(launch)
     if stated or threads in sizes | {*map(warp_threads, choices)}:
         return
@@ -430,15 +418,15 @@ def _add_launch_bounds(
     if bounds is not None and not free:
         threads = number(bounds.max_threads)
         free = [c for c in choices if c.is_block and c.default == threads][:1]
-    lifted = {choice.axis for choice in free}
-    fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in lifted and e > 1]
+    axes = {choice.axis for choice in free}
+    fixed = [str(e) for axis, e in enumerate(launch.block) if axis not in axes and e > 1]
     one = len(free) == 1 and free[0].is_block
-    factors = [*map(_threads_of, free), *([] if one else fixed)]
-    factors = factors if free else _named_extents(launch, choices)
+    # 0 leaves a block to the source, which may have as many as there can be
+    lifted = [c.name if c.default else f"({c.name} if {c.name} else {MAX_THREADS})" for c in free]
+    factors = [*lifted, *([] if one else fixed)] if free else _named_extents(launch, choices)
     if not factors:
         return choices
     threads_hole = hole(" * ".join(factors))
-    edits: list[Edit] = []
     more: list[TunableConstant] = []
     if bounds is None or not bounds.min_blocks:
         name = names.of("min_blocks")
@@ -448,19 +436,12 @@ def _add_launch_bounds(
     least = f", {hole(more[0].name)}" if more else ""
     if bounds is None:
         at = launch.kernel.name_at
-        edits.append(Edit(at, at, f"__launch_bounds__({threads_hole}{least}) "))
-    elif free:
-        edits.append(Edit(*bounds.max_threads_span, f"{threads_hole}{least}"))
+        edit = Edit(at, at, f"__launch_bounds__({threads_hole}{least}) ")
     else:
-        end = bounds.max_threads_span[1]
-        edits.append(Edit(end, end, least))
+        start, end = bounds.max_threads_span
+        edit = Edit(start, end, f"{threads_hole}{least}") if free else Edit(end, end, least)
     first = (free or [c for c in choices if c.name in " ".join(factors).split()])[0]
-    return [replace(c, edits=(*c.edits, *edits)) if c is first else c for c in choices] + more
-
-
-def _threads_of(choice: TunableConstant) -> str:
-    # 0 leaves a block to the source, which may have as many as there can be
-    return choice.name if choice.default else f"({choice.name} if {choice.name} else {MAX_THREADS})"
+    return [replace(c, edits=(*c.edits, edit)) if c is first else c for c in choices] + more
 
 
 def _named_extents(launch: HostLaunch, choices: Sequence[TunableConstant]) -> list[str]:

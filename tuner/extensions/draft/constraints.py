@@ -20,10 +20,9 @@ from tuner.extensions.draft.launches import (
     template_launch,
 )
 from tuner.extensions.draft.loops import counts_blocks, leaves_state, terms_of, thread_loops
-from tuner.extensions.draft.meaning import PER_THREAD, snake_case, taken_at_once
+from tuner.extensions.draft.meaning import says, taken_at_once
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Proposals, TunableConstant, warp_threads
-from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.expressions import Expression
 from tuner.source.accesses import bare
 from tuner.source.facts import IDENTIFIER
@@ -67,16 +66,10 @@ def conditions_kept(
     counted = replace(scope, values={**scope.values, **_asked_numbers(launch, choices)})
     reached = launch.code
     asked = [listed(match[0], match[0].index("("))[0][0] for match in _ASSERT.finditer(reached)]
-    asked += [
-        f"!({condition.text})"
-        for condition in launch.conditions
-        if not condition.holds and "==" not in condition.text
-    ]
+    asked += [f"!({c.text})" for c in launch.conditions if not c.holds and "==" not in c.text]
     written_ones = [translate(text, counted) for text in asked]
     # of several instances one for more does for fewer: `case 4:` of how many packs a row has
-    held = [
-        condition.text.replace("==", "<=") for condition in launch.conditions if condition.holds
-    ]
+    held = [c.text.replace("==", "<=") for c in launch.conditions if c.holds]
     more = replace(counted, values={**counted.values, **_block_names(launch, choices)})
     written_ones += [translate(text, more) for text in held]
     for written in written_ones:
@@ -111,7 +104,7 @@ def _block_names(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict
     # `const int threads = 256`, of which the launch has the number
     own = {choice.default: choice.name for choice in choices if choice.is_block}
     known = launch.site.definitions.items()
-    named = ((n, number(t)) for n, t in known if BLOCK.fullmatch(snake_case(n).upper()))
+    named = ((n, number(t)) for n, t in known if says(n, "block"))
     return {name: own[value] for name, value in named if value is not None and value in own}
 
 
@@ -188,7 +181,7 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     asked = names_behind((c.text for c in launch.conditions), launch.definitions)
     told = {c.name for c in choices if c.is_block and not asked & axes.texts(launch).keys()}
     for name in {*_asked_numbers(launch, choices).values()} - told:
-        if name not in IDENTIFIER.findall(kept) and not PER_THREAD.fullmatch(name.upper()):
+        if name not in IDENTIFIER.findall(kept) and not says(name, "per_thread"):
             unproved[name] = "the choice"
     stays = ((c.name, _what_stays(c, launch, drafted, scope, choices)) for c in choices)
     unproved |= {name: what for name, what in stays if what}
@@ -222,9 +215,8 @@ def without_unproved(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Pr
     edits = [edit for edit in defaults if "@{" not in edit.text]
     # and the least blocks of a bound that went with one
     gone = re.compile("|".join([r"(?!)", *map(r"\b{}\b".format, unproved)]))
-    choices = tuple(
-        c for c in choices if c.name not in unproved and not any(map(gone.search, c.constraints))
-    )
+    proved = (c for c in choices if c.name not in unproved)
+    choices = tuple(c for c in proved if not any(map(gone.search, c.constraints)))
     left = [*proposals.left, *left]
     return replace(proposals, choices=choices, left=tuple(left), edits=(*proposals.edits, *edits))
 
@@ -258,9 +250,8 @@ def _counted_blocks(
     """
     tuned = template_launch(launch, axes, proposals).grid or ()
     own = launch_draft(launch, axes, proposals.instance).grid or ()
-    terms = {
-        bare(t) for access in launch.accesses() if access.writes for t in terms_of(access.index)
-    }
+    written = (access.index for access in launch.accesses() if access.writes)
+    terms = {bare(term) for index in written for term in terms_of(index)}
     found: dict[int, tuple[str, int, str]] = {}
     for axis, (before, after) in enumerate(zip(own, tuned, strict=False)):
         source, template = (_ROUNDED_UP.fullmatch(text) for text in (before, after))
@@ -282,9 +273,8 @@ def _counts_threads(choice: TunableConstant, launch: HostLaunch) -> bool:
         own = rf"blockDim\.{'xyz'[choice.axis]}"
     elif own is None or not choice.is_block:
         return False
-    return (
-        re.search(rf"\bblockIdx\.[xyz]\s*\*\s*{own}\b|\b{own}\s*\*\s*blockIdx\b", text) is not None
-    )
+    times = rf"\bblockIdx\.[xyz]\s*\*\s*{own}\b|\b{own}\s*\*\s*blockIdx\b"
+    return re.search(times, text) is not None
 
 
 def _what_stays(
@@ -316,9 +306,8 @@ def _what_stays(
         if type(size) is int and what == "the grid" and choice.origin and not told.isdigit():
             # of a tile the grid may have the number
             is_there = re.search(rf"(?<![\w.]){size}\b" if size > 1 else r"// 1\b", told)
-            comes_from |= bool(is_there) and not re.search(
-                "unroll|stage|depth|pipeline", choice.name
-            )
+            is_inner = re.search("unroll|stage|depth|pipeline", choice.name)
+            comes_from |= bool(is_there) and not is_inner
         elif what == "the block":
             told_of = _thread_tiles(launch, scope, choices, told)
             open_parts = " ".join(part for part, said in told_of.items() if not said)

@@ -102,47 +102,31 @@ def _find_gpu(name: str | None) -> RecordedDeviceInfo:
 
 
 def _write(proposal: Proposal, to: Path, force: bool) -> list[str]:
-    for name, text in proposal.files.items():
-        path = to / name
+    files = {to / name: text for name, text in proposal.files.items()}
+    for path, text in files.items():
         if path.exists() and not force and read_text(path) != text:
             raise InputError("is there already", path=path, remedy="--force overwrites it")
-    files = {to / name: text for name, text in proposal.files.items()}
     with folders_made(files):
         atomic_write_all(files)
-    return [str(to / name) for name in proposal.files]
+    return [*map(str, files)]
 
 
 def as_text(proposal: Proposal) -> list[str]:
     """Write a proposal for a terminal: a line a step, the sums, what was compared."""
-    rows = [("", "", "moves", "GFLOP", "floor us", "one by one", "nodes")]
+    rows: list[tuple[str, ...]] = [("", "", "moves", "GFLOP", "floor us", "one by one", "nodes")]
     for step in proposal.steps:
-        worth = step.worth
         where = "kernel" if step.is_part else "PyTorch"
         if step.problem not in ("", step.name):
             where = f"as {step.problem}"
-        rows.append(
-            (
-                step.name,
-                where,
-                f"{worth.moved_bytes / 1e6:,.1f} MB",
-                f"{worth.flops / 1e9:,.1f}",
-                f"{worth.floor_us:,.1f}",
-                f"{worth.one_by_one_us:,.1f}",
-                ", ".join(step.nodes),
-            )
-        )
+        moved, gflop = f"{step.worth.moved_bytes / 1e6:,.1f} MB", f"{step.worth.flops / 1e9:,.1f}"
+        times = (f"{us:,.1f}" for us in (step.worth.floor_us, step.worth.one_by_one_us))
+        rows.append((step.name, where, moved, gflop, *times, ", ".join(step.nodes)))
     widths = [max(len(row[place]) for row in rows) for place in range(6)]
-    lines = [
-        "  ".join(
-            [
-                *(cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)),
-                *(cell.rjust(width) for cell, width in zip(row[2:6], widths[2:], strict=True)),
-                row[6],
-            ]
-        ).rstrip()
-        for row in rows
-    ]
-    steps = proposal.steps
+    lines, steps = [], proposal.steps
+    for *cells, nodes in rows:
+        columns = zip(cells, "<<>>>>", widths, strict=True)
+        aligned = (f"{cell:{side}{width}}" for cell, side, width in columns)
+        lines.append("  ".join([*aligned, nodes]).rstrip())
     kept = sum(one.worth.floor_us for one in steps if not one.is_part)
     parts = sum(one.worth.floor_us for one in steps if one.is_part)
     apart = sum(one.worth.one_by_one_us for one in steps)

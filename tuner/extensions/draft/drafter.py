@@ -62,10 +62,9 @@ class SourceDrafter:
         from tuner.compiler.pool import NvrtcPool
         from tuner.extensions.draft.drafting import Asked, draft_source, require_one
 
+        asked = Asked(problem=problem)
         with NvrtcPool(1, cache=Cache()) as pool:
-            drafted = draft_source(
-                kernel, kernel.parent, Asked(problem=problem), compiler=lambda: pool
-            )
+            drafted = draft_source(kernel, kernel.parent, asked, compiler=lambda: pool)
         space = require_one(drafted)
         drafted.require_filled("another attempt")
         return space

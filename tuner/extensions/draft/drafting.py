@@ -14,7 +14,7 @@ from tuner.compiler.base import Compiler, CompileRequest
 from tuner.extensions.draft.choices import propose
 from tuner.extensions.draft.constraints import pin_blocks, without_unproved
 from tuner.extensions.draft.extract.conditions import guard_of
-from tuner.extensions.draft.extract.extraction import Extraction, Memo, extract
+from tuner.extensions.draft.extract.extraction import Extraction, Memo, Wanted, extract
 from tuner.extensions.draft.extract.failures import NotCompiledError, failure
 from tuner.extensions.draft.extract.macros import is_inline
 from tuner.extensions.draft.extract.names import macros_in
@@ -380,11 +380,8 @@ def write_draft(
 
     Raises `SpaceError` for a file that exists, `InputError` for a place that cannot be written.
     """
-    files = {
-        **(unit or {}),
-        draft.space_path: draft.space_yaml,
-        draft.template_path: draft.template,
-    }
+    own = {draft.space_path: draft.space_yaml, draft.template_path: draft.template}
+    files = {**(unit or {}), **own}
     kept = draft.reference_path.exists()
     reference = {} if kept else {draft.reference_path: draft.reference}
     write_new(files, force=force, more=reference)
@@ -428,10 +425,9 @@ def _draft_extraction(
     notes += [f"{macro} is taken as defined: the kernel needs it" for macro in sorted(unit.defined)]
     notes += [f"{path}: found by its name in the project" for path in unit.searched]
     for one in unit.opened:
-        end = (
-            f" but {', '.join(sorted(one.unused))}, which nothing here names" if one.unused else ""
-        )
-        notes.append(f"{one.struct} {one.parameter} became one parameter for each member{end}")
+        note = f"{one.struct} {one.parameter} became one parameter for each member"
+        but = f" but {', '.join(sorted(one.unused))}, which nothing here names"
+        notes.append(note + (but if one.unused else ""))
     return replace(done, left_out=unit.left_out, notes=(*done.notes, *tuple(notes)))
 
 
@@ -441,14 +437,11 @@ def _extract_compiling(
     """Extract a unit that compiles, with another instantiation where the best one does not."""
     first: Extraction | None = None
     errors: list[NotCompiledError] = []
-    place, mixed, defined, around = 0, False, frozenset(asked.defined), False
+    macros = frozenset(asked.defined)
+    wanted = Wanted(asked.kernels, asked.instantiate, asked.folders, defined=macros)
     memo = Memo()
     while True:
-        unit = extract(
-            path, target, kernels=asked.kernels, instantiate=asked.instantiate,
-            folders=asked.folders, place=place, mixed=mixed, defined=defined, around=around,
-            memo=memo,
-        )  # fmt: skip
+        unit = extract(path, target, wanted, memo)
         first = first or unit
         try:
             return unit, _options(unit, compiler)
@@ -458,20 +451,18 @@ def _extract_compiling(
             guards = {guard_of(name, unit.dropped) for name in error.names} - {None, *unit.defined}
             if guards:
                 # what is wrong without it is not what is wrong
-                defined = unit.defined.union(guard for guard in guards if guard is not None)
-                first, errors = None, []
-                continue
-            if error.names and not around:
+                more = unit.defined.union(guard for guard in guards if guard is not None)
+                wanted, first, errors = replace(wanted, defined=more), None, []
+            elif error.names and not wanted.around:
                 # who #includes the file may define it before
-                around = True
-                continue
-            if not mixed and error.is_mixed:
-                mixed = True
-                continue
-            place += 1
-            most = min(len(unit.instances[0].others), _MOST_TRIED)
-            if repeated or place > most or len(unit.instances) > 1:
-                break
+                wanted = replace(wanted, around=True)
+            elif not wanted.mixed and error.is_mixed:
+                wanted = replace(wanted, mixed=True)
+            else:
+                wanted = replace(wanted, place=wanted.place + 1)
+                most = min(len(unit.instances[0].others), _MOST_TRIED)
+                if repeated or wanted.place > most or len(unit.instances) > 1:
+                    break
     if force or not target.exists():
         write_new({target: first.unit}, force=force)
     raise errors[0]
@@ -515,23 +506,19 @@ def _compiles(draft: Draft, compiler: Compiler, options: tuple[str, ...] = ()) -
     if draft.launched is None or draft.widest == draft.default:
         return True
     code = re.sub(r"^[ \t]*//%.*\n", "", draft.template, flags=re.MULTILINE)
-    code = _HOLE.sub(
-        lambda hole: str(Expression.parse(hole[1]).evaluate(draft.widest)).lower(), code
-    )
+    code = _HOLE.sub(lambda m: str(Expression.parse(m[1]).evaluate(draft.widest)).lower(), code)
     request = CompileRequest(code, (draft.launched,), _ARCHITECTURE, options)
     return compiler.submit(request).result().ok
 
 
 def _options(unit: Extraction, compiler: Compiler) -> tuple[str, ...]:
     # the newer language only where the older one does not do
-    error = ""
     for options in ((), (_NEWER,)):
         request = CompileRequest(unit.unit, unit.names, _ARCHITECTURE, options)
         result = compiler.submit(request).result()
         if result.ok:
             return options
-        error = result.error
-    raise failure(unit, error)
+    raise failure(unit, result.error)
 
 
 def _by_hand(unit: Extraction) -> tuple[str, ...]:

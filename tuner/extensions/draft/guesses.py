@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from tuner.source.syntax import number
 
@@ -18,18 +20,10 @@ _DEFAULT = (
 _ENUM = (
     r"\benum\b\s*(?:class\s+|struct\s+)?(?:{name}\b)?\s*(?::\s*(\w+)\s*)?\{{([^{{}}]*)\}}\s*(\w*)"
 )
-_FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
-# what people take, by the name; none is 0 or 1, which a kernel that forgets it would not show
-_USUAL = (
-    (r"eps(ilon)?|(.*_)?eps(ilon)?", "1e-06"),
-    (r"(.*_)?(beta_?1|b1|momentum|mu|ema|decay_rate)", "0.9"),
-    (r"(.*_)?(beta_?2|b2)", "0.999"),
-    (r"lr|(.*_)?learning_rate|step_?size", "0.001"),
-    (r"(.*_)?(decay|wd|lambda)", "0.01"),
-    (r"(.*_)?(min|lower|low|lo)(_.*)?", "-0.5"),
-    (r"(.*_)?(rope_theta|theta_base|base|max_period)", "10000.0"),
-)
-# and by no name: of two equal numbers a kernel could take either for the other
+FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
+# what names say of numbers and types
+NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+# whatever the name is: of two equal numbers a kernel could take either for the other
 _ELSE = ("0.5", "0.75", "0.375", "0.625")
 
 
@@ -49,7 +43,7 @@ def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | Non
     for match in re.finditer(_DEFAULT.format(names=wanted), masked):
         if match[1] in ("true", "false"):
             return match[1], match.start(1)
-        if literal := _FLOAT.fullmatch(match[1]):
+        if literal := FLOAT.fullmatch(match[1]):
             return literal[1], match.start(1)
     return None
 
@@ -70,7 +64,7 @@ def usual(name: str, dtype: str, besides: Collection[str] = ()) -> str:
 def usual_by_name(name: str) -> str | None:
     """Give the float that people take for what has such a name; None where they take any."""
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
-    return next((value for kind, value in _USUAL if re.fullmatch(kind, plain)), None)
+    return next((value for kind, value in NAMES["usual"] if re.fullmatch(kind, plain)), None)
 
 
 def enumerators(masked: str, c_type: str, *, of_any_size: bool = False) -> dict[str, int] | None:

@@ -42,15 +42,6 @@ _NEW = re.compile(r"new\s+([\w:\s]+?)\s*(?=\[)")
 
 
 @dataclass(frozen=True, slots=True)
-class HostFunction:
-    """A function with a body, and the names of its parameters; "" for one without a name."""
-
-    name: str
-    parameters: tuple[str, ...]
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
 class CallSite:
     """One call of a function, with its arguments as text."""
 
@@ -74,18 +65,10 @@ class Allocation:
     line: int
 
 
-def functions_of(source: SourceFile) -> tuple[HostFunction, ...]:
-    """List the functions that the file defines."""
-    return _functions_in(source.masked)
-
-
 @lru_cache(maxsize=8)
-def _functions_in(masked: str) -> tuple[HostFunction, ...]:
-    return tuple(
-        HostFunction(head.name, tuple(p.name for p in head.parameters), head.span)
-        for head in _heads_in(masked, Path(), {})
-        if head.parameters_known
-    )
+def functions_in(masked: str) -> tuple[KernelFunction, ...]:
+    """List the functions in masked code whose parameters are known, without their types."""
+    return tuple(head for head in _heads_in(masked, Path(), {}) if head.parameters_known)
 
 
 def heads_of(source: SourceFile) -> tuple[KernelFunction, ...]:
@@ -126,9 +109,8 @@ def conditions_of(masked: str, at: int, *, chosen: bool = False) -> tuple[Condit
         if condition.is_asked or chosen:
             # of `a && b` both hold
             parts = split_condition(condition.node, masked, "?" if condition.is_false else "&&")
-            conditions += (
-                Condition(fold(text_of(one, masked)), not condition.is_false) for one in parts
-            )
+            texts = (fold(text_of(one, masked)) for one in parts)
+            conditions += (Condition(text, not condition.is_false) for text in texts)
     for one in inside:
         conditions += _of_case(one, masked) if one.type == "case_statement" else ()
     return tuple(conditions)
@@ -163,13 +145,9 @@ def _leaves(node: Node) -> bool:
     return any(one.type in _LEAVING for one in last)
 
 
-def calls_of(source: SourceFile) -> tuple[CallSite, ...]:
-    """List the plain calls in the file, launches aside."""
-    return _calls_in(source.masked)
-
-
 @lru_cache(maxsize=8)
-def _calls_in(masked: str) -> tuple[CallSite, ...]:
+def calls_in(masked: str) -> tuple[CallSite, ...]:
+    """List the plain calls in masked code, launches aside."""
     lines, found = LineIndex(masked), []
     for node in walk(parse_tree(masked)):
         function, arguments = part(node, "function"), part(node, "arguments")

@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tuner.extensions.draft.array_access import Access, OwnArray
-from tuner.extensions.draft.branches import branch_values
 from tuner.extensions.draft.host_code import (
     Condition,
     allocations_in,
-    calls_of,
+    calls_in,
     conditions_of,
-    functions_of,
+    functions_in,
     heads_of,
 )
-from tuner.extensions.draft.host_path import Frame, Host, Path, answer_conditions
+from tuner.extensions.draft.host_path import Frame, Host, Path, answer_conditions, branch_values
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.extensions.draft.traits import members_of, traits_of
 from tuner.extensions.draft.translate import LIMITS, Scope, translate
@@ -116,11 +115,8 @@ def _returned(
         stated = dict(zip(made[0], passed, strict=False))
         return tuple(_with_passed(t, stated) for t in listed(match[1], 0)[0]) if match else extents
     heads = [head for head in heads_of(source) if head.name == call[1]]
-    fitting = [
-        (head, arguments)
-        for head in heads
-        if (arguments := _arguments_for(masked, head, passed)) is not None
-    ]
+    pairs = ((head, _arguments_for(masked, head, passed)) for head in heads)
+    fitting = [(head, arguments) for head, arguments in pairs if arguments is not None]
     if len(fitting) != 1 or not all(head.parameters_known for head in heads):
         return extents
     ((helper, arguments),) = fitting
@@ -228,15 +224,10 @@ class HostLaunch:
         """Give extents of the block that the host code is handed a usual number."""
         names = [self.follow(text) for text in self.site.block]
         taken = {*self.passed.values()}
-        open_ones = [
-            name
-            for name, text in zip(names, self.site.block, strict=True)
-            if number(self.value(name)) is None
-            and _is_open(name)
-            and taken.isdisjoint((name, text))
-        ]
-        extents = [name for name in names if name != "1"]
-        is_row = extents == names[:1]
+        pairs = zip(names, self.site.block, strict=True)
+        free = [name for name, text in pairs if taken.isdisjoint((name, text))]
+        open_ones = [n for n in free if number(self.value(n)) is None and _is_open(n)]
+        is_row = [name for name in names if name != "1"] == names[:1]
         if not open_ones or self.constants.keys() & {*open_ones}:
             return self
         if not is_row and len(names) > len(_USUAL_PAIR):
@@ -340,9 +331,8 @@ class HostLaunch:
         """Say how sure it is that the source launches so, and where it says it."""
         line, own = f"line {self.site.line}", HostLaunch(self.source, self.kernel, self.site)
         hosts = [Host(self.source, path) for path in paths_to(own)]
-        open_ones = [
-            c for c in self.conditions if any(h.holds(c.text) is not c.holds for h in hosts)
-        ]
+        asked = self.conditions
+        open_ones = [c for c in asked if any(h.holds(c.text) is not c.holds for h in hosts)]
         others = (
             launch.site.line
             for site in self.source.launches_of(self.kernel.name)
@@ -358,9 +348,9 @@ class HostLaunch:
             return f"guessed: {line} launches one of {len(sites)}, and nothing here says which"
         if other is None:
             return f"sure: {line}"
-        asked = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
-        asked = "".join(filter(str.isprintable, asked))
-        return f"guessed: {line}, where {asked}; otherwise line {other}"
+        where = " and ".join(c.text if c.holds else f"not ({c.text})" for c in open_ones)
+        where = "".join(filter(str.isprintable, where))
+        return f"guessed: {line}, where {where}; otherwise line {other}"
 
     @property
     def varying(self) -> frozenset[str]:
@@ -529,7 +519,7 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
     # whatever an `if` on the way asks
     if launch.is_guessed:
         return ()
-    functions, calls = functions_of(launch.source), calls_of(launch.source)
+    functions, calls = functions_in(launch.source.masked), calls_in(launch.source.masked)
     spans = tuple(function.span for function in functions)
 
     def paths(at: int, line: int, depth: int) -> Iterator[Path]:
@@ -551,7 +541,8 @@ def _ways_to(launch: HostLaunch) -> tuple[Path, ...]:
             yield (Frame(own.span, line, variables, {}, conditions),)
             return
         for call in callers:
-            passed = dict(zip(own.parameters, call.arguments, strict=False))
+            names = (parameter.name for parameter in own.parameters)
+            passed = dict(zip(names, call.arguments, strict=False))
             frame = Frame(own.span, line, variables, passed, conditions)
             for rest in paths(call.at, call.line, depth + 1):
                 yield (frame, *rest)

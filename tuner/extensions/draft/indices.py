@@ -316,9 +316,7 @@ class IndexSite:
     def split(self, term: str) -> tuple[list[str], list[str]]:
         """Split a product into factors that are known and those that run."""
         parsed = parse_expression(plain(term))
-        factors = (
-            [plain(factor) for factor in _flat(*parsed, "*")] if parsed is not None else [term]
-        )
+        factors = [term] if parsed is None else [*map(plain, _flat(*parsed, "*"))]
         match = re.fullmatch(r"(.+?)\s*/\s*(\d+)", plain(term))
         if match and len(factors) == 1:
             known, running = self.split(match[1])
@@ -347,10 +345,8 @@ def linear(text: str) -> Counter[str] | None:
         return None
     found: Counter[str] = Counter()
     for sign, piece in re.findall(r"([-+]?)\s*(\w+)", text):
-        one = -1 if sign == "-" else 1
-        found[piece if IDENTIFIER.fullmatch(piece) else ""] += one * int(
-            piece if piece.isdigit() else 1
-        )
+        name, count = ("", int(piece)) if piece.isdigit() else (piece, 1)
+        found[name if IDENTIFIER.fullmatch(name) else ""] += -count if sign == "-" else count
     return found
 
 

@@ -10,6 +10,7 @@ from tuner.extensions.draft.array_access import Access, Use
 from tuner.extensions.draft.arrays import Arrays, Stated, pointer_text
 from tuner.extensions.draft.guesses import (
     CERTAINTIES,
+    FLOAT,
     GUESSED,
     LIKELY,
     SURE,
@@ -36,7 +37,6 @@ _COUNTS = re.compile(r"[*/%<]=?\s*\(?(?=([A-Za-z_]\w*))|([A-Za-z_]\w*)\s*(?=[*/%
 _INNER = re.compile(r"[\w)]\s*\+\s*[1-9]\d*\s*(?:$|\)(?!\s*[/%]))")
 _MOST_HOPS = 4
 _MOST_AXES = 10
-_FLOAT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class _Reading:
         arrays = [p for p in parameters if p.name and p.pointers == 1 and p.name not in absent]
         shapes = self.arrays.shapes(arrays)
         fills = self.arrays.fills(shapes)
-        draft_arguments: list[DraftArgument] = []
+        drafted: list[DraftArgument] = []
         for p in parameters:
             dtype = element_dtype(p.c_type, self.types) if p.pointers < 2 else None
             # what is written may be floats, whose rounding no comparison of bytes allows
@@ -150,18 +150,10 @@ class _Reading:
             elif stated := self.value(p):
                 argument = DraftArgument(p, dtype, value=stated[0], evidence=_sure(stated[1]))
             else:
-                argument = self.guess_argument(
-                    p,
-                    dtype,
-                    [
-                        draft_argument.value
-                        for draft_argument in draft_arguments
-                        if draft_argument.value
-                    ],
-                )
+                argument = self.guess_argument(p, dtype, [a.value for a in drafted if a.value])
             evidence = (*self.guessed_dtype(p, dtype), *argument.evidence)
-            draft_arguments.append(replace(argument, evidence=evidence))
-        return tuple(draft_arguments)
+            drafted.append(replace(argument, evidence=evidence))
+        return tuple(drafted)
 
     def without_loose_axes(
         self,
@@ -198,24 +190,20 @@ class _Reading:
         most = len(self.axes.names) - len(loose) - _MOST_AXES
         left = {*surplus[-most:]} if most > 0 else set()
         names = {n: axis for n, axis in self.axes.names.items() if n not in loose | left}
-        draft_arguments = [
-            self.valued(a, is_blank=a.parameter.name in left)
-            if a.parameter.name in loose | left
-            else a
-            for a in arguments
-        ]
-        return replace(self.axes, names=names), tuple(draft_arguments)
-
-    def valued(self, argument: DraftArgument, *, is_blank: bool) -> DraftArgument:
-        stated = self.value(argument.parameter)
-        if stated:
-            return replace(argument, value=stated[0], evidence=_sure(stated[1]))
-        if is_blank:
-            evidence = Evidence(
-                GUESSED, f"no axis, for the kernel has more than {_MOST_AXES} sizes"
-            )
-            return DraftArgument(argument.parameter, argument.dtype, evidence=(evidence,))
-        return self.guess_argument(argument.parameter, argument.dtype, ())
+        drafted = []
+        for a in arguments:
+            name = a.parameter.name
+            if name not in loose | left:
+                drafted.append(a)
+            elif stated := self.value(a.parameter):
+                drafted.append(replace(a, value=stated[0], evidence=_sure(stated[1])))
+            elif name in left:
+                why = f"no axis, for the kernel has more than {_MOST_AXES} sizes"
+                blank = DraftArgument(a.parameter, a.dtype, evidence=(Evidence(GUESSED, why),))
+                drafted.append(blank)
+            else:
+                drafted.append(self.guess_argument(a.parameter, a.dtype, ()))
+        return replace(self.axes, names=names), tuple(drafted)
 
     def summed_in_any_order(self, name: str, dtype: str | None) -> int:
         """Give the line where atomics add floats, whose sum rounds as they come; 0 for none."""
@@ -231,10 +219,8 @@ class _Reading:
             note = f"the bytes of {parameter.c_type}, which inputs() has to fill"
             return (Evidence(GUESSED, note),)
         names = [n for n in self.launch.site.guessed if n in IDENTIFIER.findall(parameter.c_type)]
-        note = "for no launch says it; `tune init --instantiate` takes another"
-        return tuple(
-            Evidence(GUESSED, f"dtype {dtype}: {name} is a guess, {note}") for name in names
-        )
+        note = "is a guess, for no launch says it; `tune init --instantiate` takes another"
+        return tuple(Evidence(GUESSED, f"dtype {dtype}: {name} {note}") for name in names)
 
     def guess_argument(
         self, parameter: KernelParameter, dtype: str | None, besides: Collection[str]
@@ -284,9 +270,8 @@ class _Reading:
             return None if known is None else (str(known.value), f"line {known.line}")
         if "float" not in dtype:
             return None
-        if literal := _FLOAT.fullmatch(text):
-            return repr(float(literal[1])), origin
-        return None
+        literal = FLOAT.fullmatch(text)
+        return (repr(float(literal[1])), origin) if literal else None
 
     def absent(self, parameter: KernelParameter) -> Stated | None:
         if not parameter.name or parameter.pointers != 1 or parameter.name not in self.passed:
@@ -316,10 +301,8 @@ class _Reading:
         if read is None and self.leaves_border(reaches):
             return "inout", Evidence(GUESSED, f"written within a border alone, line {written}")
         if read is None or written is None:
-            return use.role, Evidence(
-                SURE,
-                f"written, line {written}" if written else f"read, line {read}, and not written",
-            )
+            how = f"written, line {written}" if written else f"read, line {read}, and not written"
+            return use.role, Evidence(SURE, how)
         note = f"read, line {read}, and written, line {written}"
         if reads_own_results(reaches, self.launch.source.masked):
             return "output", Evidence(LIKELY, f"{note}: its own results")

@@ -9,10 +9,10 @@ from math import prod
 from types import MappingProxyType
 
 from tuner.extensions.draft.extract.names import macros_in
-from tuner.extensions.draft.host_code import functions_of
+from tuner.extensions.draft.host_code import functions_in
 from tuner.extensions.draft.host_path import Host, Number, plain
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch, names_behind, read_lambda
-from tuner.extensions.draft.meaning import PER_THREAD, PROBLEM_SIZE, why_fixed
+from tuner.extensions.draft.meaning import PROBLEM_SIZE, says, why_fixed
 from tuner.extensions.draft.translate import Scope, Translation, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant, warp_threads
 from tuner.source.accesses import find_assignments
@@ -49,16 +49,13 @@ class Axes:
     def texts(self, launch: HostLaunch) -> dict[str, str]:
         """Map texts of the launch's own function to axes: what it passes, and what it knows."""
         strides = {name: text for name, (text, _) in self.strides.items()}
-        return (
-            strides
-            | dict(self.names)
-            | {
-                form: self.names[name]
-                for name, text in launch.passed.items()
-                if name in self.names and number(text) is None
-                for form in (text, plain(text))
-            }
-        )
+        passed = {
+            form: self.names[name]
+            for name, text in launch.passed.items()
+            if name in self.names and number(text) is None
+            for form in (text, plain(text))
+        }
+        return {**strides, **self.names, **passed}
 
 
 def axes_of(launch: HostLaunch, hosts: Sequence[Host]) -> Axes:
@@ -171,12 +168,10 @@ def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> Lau
     drafted = launch_draft(launch, axes, proposals.instance, proposals.choices)
     factors = " * ".join(choice.name for choice in proposals.choices if choice.divides_grid)
     if factors and drafted.grid is not None:
-        blocks = re.sub(
-            r"^ceil_div\((\w+), (\w+)\)$", rf"ceil_div(\1, \2 * {factors})", drafted.grid[0]
-        )
-        if blocks == drafted.grid[0]:
-            blocks = f"ceil_div({blocks}, {factors})"
-        drafted = replace(drafted, grid=(blocks, *drafted.grid[1:]))
+        first, *others = drafted.grid
+        rounded = re.fullmatch(r"ceil_div\((\w+), (\w+)\)", first)
+        pair = f"{rounded[1]}, {rounded[2]} * {factors}" if rounded else f"{first}, {factors}"
+        drafted = replace(drafted, grid=(f"ceil_div({pair})", *others))
     own_block = next((choice.name for choice in proposals.choices if choice.is_block), None)
     if not launch.is_guessed or own_block is None or len(launch.site.block) > 1:
         return drafted
@@ -248,7 +243,7 @@ def _chain(text: str, definitions: Mapping[str, str]) -> Iterator[str]:
 def _results(launch: HostLaunch) -> dict[str, Translation]:
     # functions and macros in the launch that compute their result and do nothing else
     source, site = launch.source, launch.site
-    functions = functions_of(source)
+    functions = functions_in(source.masked)
     spans = tuple(function.span for function in functions)
     translations: dict[str, Translation] = {}
     for function in functions:
@@ -259,13 +254,13 @@ def _results(launch: HostLaunch) -> dict[str, Translation]:
             head = source.masked.index(function.name, function.span[0]) + len(function.name)
             pieces = listed(source.masked, source.masked.index("(", head))[0]
             texts = (piece.partition("=")[2].strip() for piece in pieces)
-            defaults = {n: t for n, t in zip(function.parameters, texts, strict=False) if t}
-            translations[function.name] = Translation(
-                function.parameters, returns[0][1], definitions, defaults
-            )
+            names = tuple(parameter.name for parameter in function.parameters)
+            defaults = {n: t for n, t in zip(names, texts, strict=False) if t}
+            result = Translation(names, returns[0][1], definitions, defaults)
+            translations[function.name] = result
     for name in launch.names & site.definitions.keys():
-        if (result := read_lambda(site.definitions[name])) is not None:
-            translations[name] = Translation(*result)
+        if (read := read_lambda(site.definitions[name])) is not None:
+            translations[name] = Translation(*read)
     for macro in macros_in(source.masked).values():
         is_result = macro.parameters is not None and not re.search(r"[;{#]", macro.body)
         if is_result and macro.name in launch.names:
@@ -297,7 +292,9 @@ def launch_draft(
     # a bare number of blocks or bytes is itself, whatever the block has
     stated = {text: launch.value(text) for text in (*site.grid, site.shared)}
     bare = {text for text, value in stated.items() if value.isalnum() and number(value) is not None}
-    warps = _warps(launch, choices)
+    # the threads of a block that are stated as a number follow the parameter for its warps
+    blocks = {number(launch.value(text)) for text in site.block}
+    warps = {n: f"({c.name} * 32)" for c in choices if (n := warp_threads(c)) in blocks}
     tiles = warps | _tiles(launch, choices)
     own = _with_literals(scope, choices, 0)
     own = scope if site.shared in bare else replace(own, literals=tiles | dict(own.literals))
@@ -309,16 +306,15 @@ def launch_draft(
         ("shared_memory", shared, (site.shared,)),
     ):
         behind = names_behind(texts, launch.definitions)
-        follows = [
+        names = ", ".join(
             c.name
             for c in choices
             if c.is_block
             or c.axis is not None
             or behind & {*source_names(c, launch)}
             or (c.divides_grid and key == "grid")
-        ]
-        if drafted is None and follows:
-            names = ", ".join(follows)
+        )
+        if drafted is None and names:
             said = hints.get(key)
             hints[key] = f"{said}, which follows {names}" if said else f"nothing; follows {names}"
     return LaunchDraft(name, grid, block, shared, hints)
@@ -357,12 +353,6 @@ def along(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, T
     return constants
 
 
-def _warps(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:
-    """Map the threads of a block that are stated as a number to the parameter for its warps."""
-    blocks = {number(launch.value(text)) for text in launch.site.block}
-    return {n: f"({c.name} * 32)" for c in choices if (n := warp_threads(c)) in blocks}
-
-
 def _extents(
     texts: Sequence[str],
     scope: Scope,
@@ -399,7 +389,7 @@ def _with_literals(scope: Scope, choices: Sequence[TunableConstant], axis: int) 
     }
     # and one that equals what a thread does is what a thread does
     for choice in choices:
-        each = choice.axis is None and PER_THREAD.fullmatch(choice.name.upper())
+        each = choice.axis is None and says(choice.name, "per_thread")
         if each and type(choice.default) is int and choice.default > 1:
             literals.setdefault(choice.default, choice.name)
     return replace(scope, literals=literals)

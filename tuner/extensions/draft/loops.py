@@ -11,7 +11,7 @@ from tuner.extensions.draft.array_access import Access, own_arrays, split_at
 from tuner.extensions.draft.host_path import plain
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.launches import Axes, scope_of
-from tuner.extensions.draft.meaning import PER_THREAD, WARP
+from tuner.extensions.draft.meaning import WARP, says
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.extensions.draft.tunables import Names, Proposals, TunableConstant
 from tuner.extensions.draft.vectors import Pack, VectorSite, find_vector_edits, vector_type
@@ -28,6 +28,7 @@ from tuner.source.syntax import (
     number,
     parse_tree,
     part,
+    span_of,
     text_of,
     walk,
 )
@@ -93,13 +94,11 @@ class _Loops:
     ) -> _Loops | None:
         kernel = launch.kernel
         nodes = walk(parse_tree(launch.source.masked))
-        body = next(
-            (node for node in nodes if (node.start_byte, node.end_byte) == kernel.body), None
-        )
+        body = next((node for node in nodes if span_of(node) == kernel.body), None)
         if body is None or body.has_error:
             return None
         blocks = {choice.origin for choice in choices if choice.is_block and choice.origin}
-        named = any(PER_THREAD.fullmatch(choice.name.upper()) for choice in choices)
+        named = any(says(choice.name, "per_thread") for choice in choices)
         scope = scope_of(launch, axes, ())
         accesses = tuple(
             access if access.exact else replace(access, reads=True, writes=True)
@@ -125,9 +124,8 @@ class _Loops:
             text = IDENTIFIER.sub(lambda m: known.get(m[0], m[0]), text)
         text = re.sub(r"\b(?:static_cast<[^<>]*>|int64_t|size_t|int|unsigned|uint32_t)\b", "", text)
         text = re.sub(r"static_cast<[^<>]*>|[\s()]", "", text)
-        text = re.sub(
-            "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)]), "B", text
-        )
+        threads = "|".join([r"\bblockDim\.x\b", *map(r"\b{}\b".format, self.blocks)])
+        text = re.sub(threads, "B", text)
         named = (n for n in IDENTIFIER.findall(text) if self.launch.value(n) == str(WARP))
         return re.sub("|".join([rf"\b{WARP}\b", *map(r"\b{}\b".format, named)]), "W", text)
 
@@ -152,10 +150,10 @@ class _Loops:
                 yield VectorSite(
                     variable,
                     self.text(part(initial, "type")),
-                    (name.start_byte, name.end_byte),
+                    span_of(name),
                     (condition.start_byte, update.end_byte),
-                    ((value.start_byte, value.end_byte), (step.start_byte, step.end_byte)),
-                    (body.start_byte, body.end_byte),
+                    (span_of(value), span_of(step)),
+                    span_of(body),
                     body.type == "compound_statement",
                     self.text(part(condition, "right")),
                     over_grid,
@@ -183,7 +181,7 @@ class _Loops:
             body = (guard.end_byte, self.body.end_byte - 1)
             at = inside
             if not leaves:
-                body = (inside.start_byte, inside.end_byte)
+                body = span_of(inside)
             elif guard == statements[-1]:
                 return
             else:
@@ -195,9 +193,9 @@ class _Loops:
                 yield VectorSite(
                     variable,
                     self.text(part(node, "type")),
-                    (name.start_byte, name.end_byte),
+                    span_of(name),
                     (node.end_byte, condition.end_byte),
-                    ((value.start_byte, value.end_byte),),
+                    (span_of(value),),
                     body,
                     not leaves and inside.type == "compound_statement",
                     limit,
@@ -211,11 +209,8 @@ class _Loops:
         masked = self.launch.source.masked
         text = masked[slice(*site.body)]
         reached = set(IDENTIFIER.findall(text))
-        called = [
-            masked[slice(*d.span)]
-            for d in self.launch.source.definitions
-            if d.kind == "function" and d.name in reached
-        ]
+        functions = (d for d in self.launch.source.definitions if d.kind == "function")
+        called = [masked[slice(*d.span)] for d in functions if d.name in reached]
         name = site.variable
         changed = rf"(?<![\w.]){name}\s*(?:[-+*/%]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b"
         tied = _TIED.search(text) or any(re.search(r"threadIdx|__sync|_sync\b", c) for c in called)
@@ -244,9 +239,8 @@ class _Loops:
                 masked = masked[:first] + " " * (last - first) + masked[last:]
         for name in own:
             masked = re.sub(rf"\b{name}\s*=[^;]*", lambda match: " " * len(match[0]), masked)
-        return not re.search(
-            "|".join([r"\bblockIdx\b", *map(r"\b{}\b".format, own)]), masked[start:end]
-        )
+        blocks = "|".join([r"\bblockIdx\b", *map(r"\b{}\b".format, own)])
+        return not re.search(blocks, masked[start:end])
 
     def counts(self, site: VectorSite) -> bool:
         text = self.launch.source.masked[slice(*site.body)]
@@ -347,11 +341,9 @@ class _Loops:
             pointer = next(handed, None)
             dtype = None if pointer is None else dtype_of(pointer.c_type, self.launch.types())
             if pointer is not None and dtype is not None:
-                reads, spans = (
-                    # `x[i] = x[i] * a` reads after it names what it writes
-                    any(access.reads for access, _ in found),
-                    tuple((n.start_byte, n.end_byte) for _, n in found),
-                )
+                # `x[i] = x[i] * a` reads after it names what it writes
+                reads = any(access.reads for access, _ in found)
+                spans = tuple(span_of(n) for _, n in found)
                 yield Pack(
                     f"{IDENTIFIER.findall(text)[0]}_{site.variable}",
                     pointer.c_type, self.before_body(self.text(element), first.at, site), spans,
@@ -455,15 +447,11 @@ class _Loops:
     def unroll_choices(self, names: Names) -> Iterator[TunableConstant]:
         masked, found = self.launch.source.masked, list[int]()
         for node in walk(self.body):
-            bounds = (
-                part(node, "initializer", "declarator", "value"),
-                part(node, "condition", "right"),
-            )
-            if node.type != "for_statement" or all(
-                # the compiler unrolls it all by itself
-                number(self.launch.value(self.text(bound))) is not None
-                for bound in bounds
-            ):
+            first = part(node, "initializer", "declarator", "value")
+            bounds = [self.text(one) for one in (first, part(node, "condition", "right"))]
+            is_known = all(number(self.launch.value(text)) is not None for text in bounds)
+            # the compiler unrolls it all by itself
+            if node.type != "for_statement" or is_known:
                 continue
             above = masked[: node.start_byte].rstrip()
             touches = any(node.start_byte <= a.at < node.end_byte for a in self.handed)

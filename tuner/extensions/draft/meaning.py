@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tuner.extensions.draft.guesses import NAMES
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
-from tuner.extensions.draft.unlaunched import BLOCK
 from tuner.model.expressions import Value
 from tuner.source.facts import Span
 
@@ -15,43 +15,11 @@ PROBLEM_SIZE = "it looks like a problem size"
 WARP = 32
 _LARGEST = 65_536
 _HARDWARE = "the hardware's warp"
-_FIXED = (
-    (
-        r"(.*_)?WARP_?(SIZE|THREADS|LANES)|WARP|LANES|THREADS_PER_WARP|N_?LANES",
-        _HARDWARE,
-    ),
-    (r".*MASK.*|FULL_WARP|ALL_LANES", "a mask"),
-    (
-        r"(.*_)?(MODE|KIND|OP|OPERATION|DTYPE|BITS|ACT|ACTIVATION|ORDER|LAYOUT)",
-        "it says what is computed, by its name",
-    ),
-    (r"(.*_)?(EPS|EPSILON|SEED|VERSION|MAGIC|INF|INFINITY|ALIGN|ALIGNMENT|PI)", "no size"),
-    (
-        r"[A-Z]|(?!.*(TILE|BLOCK|CHUNK)).*(HEAD_?DIM|HEAD_?SIZE|HIDDEN|EXPERTS?|TOP_?K|VOCAB|CHANNELS?|HEADS|HEIGHT|WIDTH"
-        r"|BATCH|SEQ_?LEN|GROUP_?SIZE|PAGE_?SIZE|QUANT|D_?CONV|D_?STATE|FILTER|KERNEL_?(SIZE|[HW])"
-        r"|RADIUS|RANK|N_?DIMS?|NUM_?DIMS|HALO|BORDER|GHOST|STENCIL).*|Q[KIR]_?\w*\d\w*|SIZE_?[MNK]|DIM_?[A-Z]?",
-        PROBLEM_SIZE,
-    ),
-)
-_SWITCH = re.compile(r"(USE|ENABLE|HAS|WITH|DO|IS)_.*|.*_ENABLED?")
-# flags of how, not of what
-_HOW = re.compile(
-    r".*(VEC|SMEM|SHARED|ASYNC|PIPELINE|PREFETCH|CACHE|UNROLL|SWIZZLE|PACK|LDG|HINT|COALESC|STAGE"
-    r"|FAST|STREAM|TMA|WARP|BUFFER|PDL).*"
-)
-# `kIsCircularBuffer` says what the data is, whatever its other words are
-_WHAT = re.compile(r"(IS|HAS)_.*")
 OTHER_WIDTH = "what moves it has a width of its own"
-_WIDTH = re.compile(r"(?!.*(PACKS|VECS)).*(BYTES|VEC|PACK).*")
 _MOVED = re.compile(r"[<(]\s*(?:const\s+)?(?:u?int|float|double|longlong)[234]\s*(?:const\s*)?\*")
 ATTRIBUTE = "it needs a launch with `pdl: true`"
-_PDL = re.compile(r"(.*_)?PDL(_.*)?")
 ASKS = "it is compared or masked, and may say what is computed"
 UNTIED = "nothing ties it to how the work is split, and it may say what is computed"
-# names of how work is split
-_SPLITS = re.compile(
-    r".*(TILE|BLOCK|CTA|THREADS|WARPS|CHUNK|STEP|ROWS|COLS|COARS|SPLIT|UNROLL|_PER_).*|[BTW][MNK]"
-)
 _COMPARED = (
     r"(?<![%*/+-])(?<![%*/+-]\s){own}\s*[=!]=\s*\d|[(,;&|!?]\s*\d+\s*[=!]=\s*{own}|\bcase\s+{own}",
     r"(?<![&|])[&|]\s*{own}(?!\s*[-+*/(])|{own}\s*(?:&(?![&=])|\|(?![|=]))(?!\s*\(\s*{own})",
@@ -66,7 +34,7 @@ MEANING = "it says what is computed, as far as its name tells"
 # `threadIdx.x % kLanes`, `lane & (kLanes - 1)`, `tiled_partition<kLanes>`, where lanes exchange
 _OF_LANES = r"(?:[%/&]\s*\(?|tiled_partition\s*<\s*){own}"
 _EXCHANGED = re.compile(r"__shfl|__reduce_\w+_sync|tiled_partition")
-PER_THREAD = re.compile(r".*(VEC|UNROLL|STAGE|ITEMS|PER_THREAD|ILP|ELEMS|DEPTH|PIPELINE).*")
+_NUMBERS = {kind: re.compile(names) for kind, names in NAMES["numbers"].items()}
 
 
 def snake_case(name: str) -> str:
@@ -78,18 +46,22 @@ def snake_case(name: str) -> str:
     return plain if plain and not plain[0].isdigit() else f"p{plain}"
 
 
+def says(name: str, kind: str) -> bool:
+    """Tell whether a number's name says what a kind of names.toml does, such as `per_thread`."""
+    return _NUMBERS[kind].fullmatch(snake_case(name).upper()) is not None
+
+
 def why_fixed(name: str, value: Value) -> str | None:
     """Say why a constant is not for a tuner to change; None where it may be."""
-    if isinstance(value, bool) and _PDL.fullmatch(snake_case(name).upper()):
+    if isinstance(value, bool) and says(name, "early_launch"):
         return ATTRIBUTE
-    if isinstance(value, bool) or is_switch(name, value):
-        plain = snake_case(name).upper()
-        return None if _HOW.fullmatch(plain) and not _WHAT.fullmatch(plain) else MEANING
-    for pattern, reason in _FIXED:
+    if is_switch(name, value):
+        return None if says(name, "how") and not says(name, "what") else MEANING
+    for pattern, reason in NAMES["fixed"]:
         # of other lanes than a warp has, a row of threads is a choice
         lanes = reason == _HARDWARE and "LANES" in snake_case(name).upper() and value != WARP
         if not lanes and re.fullmatch(pattern, snake_case(name).upper()):
-            return reason
+            return str(reason)
     fits = isinstance(value, int) and 1 <= value <= _LARGEST
     return None if fits else "no size"
 
@@ -117,16 +89,13 @@ def taken_at_once(text: str, name: str) -> list[tuple[str, str]]:
 
 def splits_work(name: str, value: Value) -> bool:
     """Tell by a name in snake case that a number says how work is split: it computes the same."""
-    called = snake_case(name).upper()
-    split = any(pattern.fullmatch(called) for pattern in (PER_THREAD, _SPLITS))
-    return split or is_block(called, value)
+    return says(name, "per_thread") or says(name, "split") or is_block(name, value)
 
 
 def why_meant(
     launch: HostLaunch, reached: tuple[Span, ...], names: set[str], value: Value
 ) -> str | None:
     """Say why a number may be one of the problem: a flag, a rank, so many of something."""
-    called = [snake_case(name).upper() for name in names]
     # a macro ends at its line, whatever is joined to it
     text = ";\n".join(launch.source.masked[start:end] for start, end in reached)
     is_row = value == WARP and _EXCHANGED.search(text) is not None
@@ -135,11 +104,9 @@ def why_meant(
     # `pack_t<T, kVec> v;`: a class that moves so many, whatever it is made of
     is_class = re.search(rf"\b\w+\s*<[^<>;(]*{_any_of(names)}\s*>", launch.body)
     moved = launch.body if is_class else text
-    if any(map(_WIDTH.fullmatch, called)) and _MOVED.search(moved):
+    if any(says(name, "width") for name in names) and _MOVED.search(moved):
         return OTHER_WIDTH
-    if isinstance(value, bool) or any(
-        splits_work(name, value) or is_switch(name, value) for name in called
-    ):
+    if any(splits_work(name, value) or is_switch(name, value) for name in names):
         return None
     text = _ASSERTED.sub(";", text)
     around = names_behind(launch.site.block, launch.definitions)
@@ -182,10 +149,9 @@ def _any_of(names: Iterable[str]) -> str:
 
 
 def is_switch(name: str, value: Value) -> bool:
-    switch = _SWITCH.fullmatch(snake_case(name).upper()) is not None
-    return isinstance(value, bool) or (value in (0, 1) and switch)
+    return isinstance(value, bool) or (value in (0, 1) and says(name, "switch"))
 
 
 def is_block(name: str, value: Value) -> bool:
-    named = BLOCK.fullmatch(snake_case(name).upper()) is not None
-    return named and isinstance(value, int) and WARP <= value <= MAX_THREADS and value % WARP == 0
+    fits = isinstance(value, int) and WARP <= value <= MAX_THREADS and value % WARP == 0
+    return fits and says(name, "block")

@@ -104,8 +104,8 @@ def _run(
     folder: Path, space: str, source: str, every: Sequence[Sizes], ends_s: float
 ) -> tuple[Proof, ...]:
     files = {key: folder / name for key, name in _NAMES.items()}
-    for key, content in (("source", source), ("reference", _REFERENCE), ("template", "")):
-        atomic_write(files[key], content)
+    for path, content in zip(files.values(), (source, _REFERENCE, ""), strict=True):
+        atomic_write(path, content)
     text = _PATHS.sub(lambda m: f"{m[1]}: {files[m[1]]}", space)
     listed = (", ".join(f"{axis}: {size}" for axis, size in sizes.items()) for sizes in every)
     pairs = [f"{{{one}}}" for one in dict.fromkeys(listed)]
@@ -128,24 +128,16 @@ def _agreed(tried: Sequence[Proof]) -> Observed:
     """Take what two sizes show alike: all of it as drafted, or the same mistakes."""
     right = [proof for proof in tried if not (proof.open_because or proof.mistakes)]
     if len(right) > 1:
-        names = (
-            frozenset(finding.argument for finding in p.findings if finding.whole) for p in right
+        confirmed = frozenset.intersection(
+            *(frozenset(f.argument for f in proof.findings if f.whole) for proof in right)
         )
-        confirmed = frozenset.intersection(*names)
-        return Observed(
-            confirmed, {}, confirmed == {finding.argument for finding in right[0].findings}
-        )
+        return Observed(confirmed, {}, confirmed == {f.argument for f in right[0].findings})
     wrong = [proof for proof in tried if proof.mistakes]
     if right or len(wrong) < 2:
         return Observed()
     before, after = wrong[:2]
-    same = {mistake.argument for mistake in before.mistakes} & {
-        mistake.argument for mistake in after.mistakes
-    }
-    findings = (
-        replace(mistake, text=f"with {after.workload}, that {mistake.text}")
-        for mistake in after.mistakes
-    )
+    known = {mistake.argument for mistake in before.mistakes}
+    same = [mistake for mistake in after.mistakes if mistake.argument in known]
     return Observed(
-        wrong={finding.argument: finding for finding in findings if finding.argument in same}
+        wrong={m.argument: replace(m, text=f"with {after.workload}, that {m.text}") for m in same}
     )

@@ -10,7 +10,7 @@ from tuner.extensions.draft.array_access import Access, OwnArray, name_of, split
 from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in
 from tuner.model.kernel import DTYPE_BYTES
 from tuner.source.accesses import Bound, bounds_at, find_assignments
-from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span
+from tuner.source.facts import IDENTIFIER, KernelFunction, LineIndex, SourceFile, Span, within
 from tuner.source.kernels import dtype_of, element_dtype, lanes_of
 from tuner.source.syntax import (
     Node,
@@ -153,9 +153,7 @@ class _Reader:
             tree = parse_tree(self.masked)
             around = tree.descendant_for_byte_range(self.span[0], self.span[1] - 1)
             inside = (n for n in (walk(around) if around else ()) if n.type == "identifier")
-            self.names[self.span] = [
-                n for n in inside if self.span[0] <= n.start_byte < self.span[1]
-            ]
+            self.names[self.span] = [n for n in inside if within(n.start_byte, [self.span])]
         nodes = self.names[self.span]
         wandering = set[str]()
         for node, around in ((n, n.parent) for n in nodes if n.parent is not None):
@@ -370,10 +368,8 @@ class _Reader:
         called = False
         for function in self.functions.get(name, ()):
             listed = part(function, "declarator", "parameters")
-            declared = [
-                one for one in (listed.named_children if listed else ())
-                if one.type.endswith("parameter_declaration")
-            ]  # fmt: skip
+            inside = listed.named_children if listed else []
+            declared = [one for one in inside if one.type.endswith("parameter_declaration")]
             if at < len(declared):
                 called = True
                 yield from self.follow_inside(name, function, declared, node, passed, place)

@@ -78,9 +78,8 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
     for node in reversed(nodes):
         text = text_of(node, masked)
         element = node if text in elements else None
-        if text in pointers:
-            element = _read(node, masked)
-        top = _climb(element) if element is not None else node
+        element = _read(node, masked) if text in pointers else element
+        top = _climb(element or node)
         parent = top.parent
         if element is None or parent is None:
             continue
@@ -92,9 +91,7 @@ def _uses(masked: str, spans: Sequence[Span], name: str) -> Iterator[tuple[str, 
             elif sign in _SUMS:
                 yield _SUMS[sign], at
             elif sign in ("<", "<=", ">", ">=", "!="):
-                around = next(
-                    (ancestor for ancestor in ancestors(parent) if ancestor.type in _LOOPS), None
-                )
+                around = next((one for one in ancestors(parent) if one.type in _LOOPS), None)
                 if around is not None and part(around, "condition") in (parent, parent.parent):
                     yield "counted to", at
         if any(one.type == "subscript_argument_list" for one in (parent, *ancestors(parent))):

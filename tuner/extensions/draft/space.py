@@ -111,8 +111,8 @@ def space_yaml(
     axes, arguments, choices = inference.axes, inference.arguments, proposals.choices
     sizes, sizes_from = workloads_text(inference)
     outputs = [a for a in arguments if a.role in ("output", "inout")]
-    template = environment().get_template("space.yaml.j2")
-    return template.render(
+    return render(
+        "space.yaml.j2",
         launch=launch,
         origin=origin,
         files=files,
@@ -143,8 +143,8 @@ def reference_stub(kernel: KernelFunction, stem: str) -> str:
     """Write a reference whose body a person has to write, for the source named `stem`."""
     arrays = [parameter for parameter in kernel.parameters if parameter.pointers]
     inputs = ", ".join(parameter.name for parameter in arrays if parameter.const)
-    template = environment().get_template("reference.py.j2")
-    return template.render(
+    return render(
+        "reference.py.j2",
         kernel=kernel.name,
         stem=stem,
         unwritten=UNWRITTEN,
@@ -153,9 +153,13 @@ def reference_stub(kernel: KernelFunction, stem: str) -> str:
     )
 
 
+def render(template: str, **values: object) -> str:
+    """Write one of the templates beside this module with these values."""
+    return _environment().get_template(template).render(values)
+
+
 @cache
-def environment() -> Environment:
-    """Give the templates of drafts, with what all of them write alike."""
+def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("tuner.extensions", "draft"),
         autoescape=False,

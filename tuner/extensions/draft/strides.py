@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.extensions.draft.array_access import Access
 from tuner.extensions.draft.host_values import INTEGERS, HostLaunch
 from tuner.extensions.draft.indices import IndexSite
 from tuner.extensions.draft.launches import Axes, launch_draft
 from tuner.extensions.draft.loops import factors_of, terms_of
 from tuner.extensions.draft.translate import Scope, translate
-from tuner.source.accesses import Bound, bounds_at
+from tuner.source.accesses import bounds_at
 from tuner.source.syntax import parse_tree, text_of, walk
 
 _NAMED = re.compile(r"(?i)(?:\w*_)?strides?(?:_\w+)?|(?:\w*_)?pitch|\w+[Ss]tride")
@@ -19,25 +20,12 @@ _ASKED = re.compile(r"(?:\.|->)\s*strides?\s*[(\[]\s*(-?\d+)?|->\s*nb\s*\[\s*(\d
 _SIZES = ("size", "dim", "len", "width")
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    # one index, or a part of one, with what is known where it stands
-    terms: tuple[str, ...]
-    bounds: tuple[Bound, ...]
-    at: int
-    counts: tuple[str, ...] = ()
-    exact: bool = False
-
-
 def with_strides(launch: HostLaunch, axes: Axes) -> Axes:
     """Take the strides out of the axes that follow from the others where arrays are contiguous."""
     numbers = [p.name for p in launch.kernel.parameters if not p.pointers and p.dtype in INTEGERS]
     texts = {name: launch.follow(launch.passed.get(name, "")) for name in numbers}
-    asked = [
-        name
-        for name, text in texts.items()
-        if (_NAMED.fullmatch(name) or _ASKED.search(text)) and not text.strip().isdigit()
-    ]
+    open_ones = (name for name, text in texts.items() if not text.strip().isdigit())
+    asked = [n for n in open_ones if _NAMED.fullmatch(n) or _ASKED.search(texts[n])]
     if not asked or axes.fixed:
         return axes
     names = {name: axis for name, axis in axes.names.items() if name not in asked}
@@ -71,11 +59,10 @@ class _Strides:
                 return found
             found |= more
 
-    def indices(self) -> Iterator[_Index]:
+    def indices(self) -> Iterator[Access]:
+        """Yield where the kernel touches arrays, and where it names a stride as if it did."""
         kernel, masked = self.launch.kernel, self.launch.source.masked
-        for reach in self.launch.accesses():
-            terms = tuple(terms_of(reach.index))
-            yield _Index(terms, reach.bounds, reach.at, reach.counts, reach.exact)
+        yield from self.launch.accesses()
         for node in walk(parse_tree(masked)):
             inside = kernel.body[0] <= node.start_byte < kernel.body[1]
             if not inside or node.type != "identifier" or text_of(node, masked) not in self.asked:
@@ -86,15 +73,16 @@ class _Strides:
             ):  # fmt: skip
                 whole = whole.parent
             bounds = bounds_at(whole, kernel.body[0], masked)
-            yield _Index(tuple(terms_of(text_of(whole, masked))), bounds, whole.start_byte)
+            yield Access("", text_of(whole, masked), bounds, whole.start_byte, 0, exact=False)
 
     def stride(
-        self, name: str, indices: Sequence[_Index], scope: Scope, grid: tuple[str, ...]
+        self, name: str, indices: Sequence[Access], scope: Scope, grid: tuple[str, ...]
     ) -> tuple[str, str] | None:
         told: dict[str, int] = {}
         for index in indices:
-            minor = self.minor(name, index, scope)
-            outside = any(s != name and s in factors_of(t) for t in index.terms for s in self.asked)
+            terms = terms_of(index.index)
+            minor = self.minor(name, terms, scope)
+            outside = any(s != name and s in factors_of(t) for t in terms for s in self.asked)
             if minor is None or not (minor or index.counts or (index.exact and outside)):
                 continue
             site = IndexSite(scope, grid, (), index.bounds, self.launch.values_at(index.at))
@@ -111,13 +99,13 @@ class _Strides:
             return text, f"of a contiguous array, as it is indexed in line {line}"
         return None if told else self.stride_of(name)
 
-    def minor(self, name: str, index: _Index, scope: Scope) -> list[str] | None:
+    def minor(self, name: str, terms: Sequence[str], scope: Scope) -> list[str] | None:
         """List the terms that run inside the stride; None where one of them is not known yet."""
-        places = [i for i, term in enumerate(index.terms) if name in factors_of(term)]
+        places = [i for i, term in enumerate(terms) if name in factors_of(term)]
         if len(places) != 1:
             return None
         inner = []
-        for place, term in enumerate(index.terms):
+        for place, term in enumerate(terms):
             other = next((s for s in self.asked if s in factors_of(term)), None)
             if place == places[0] or (other and self.is_outside(other, name, place < places[0])):
                 continue

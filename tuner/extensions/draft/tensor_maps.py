@@ -97,15 +97,10 @@ def with_maps(
     if not maps:
         return Handed(arguments)
     passed = {text: name for name, text in launch.passed.items()}
-    named = tuple(
-        replace(draft_map, array=passed.get(draft_map.array, draft_map.array)) for draft_map in maps
-    )
-    known = {argument.parameter.name for argument in arguments}
-    fresh = {
-        draft_map.array: draft_map.argument(launch, axes) for draft_map in named if draft_map.line
-    }
-    added = (argument for name, argument in fresh.items() if name not in known)
+    named = tuple(replace(one, array=passed.get(one.array, one.array)) for one in maps)
     own = tuple(argument.parameter.name for argument in arguments)
+    fresh = {one.array: one.argument(launch, axes) for one in named if one.line}
+    added = (argument for name, argument in fresh.items() if name not in own)
     return Handed((*added, *arguments), own, named)
 
 
@@ -123,13 +118,9 @@ def split_maps(launch: HostLaunch) -> tuple[HostLaunch, tuple[DraftMap, ...]]:
         pieces = split_list(masked[match.end() + 1 : end - 1]) if end else []
         if len(pieces) == _ARGUMENTS:
             calls.append((match.start(), [text for text, _ in pieces]))
-    mapped = parameters[len(parameters) - count :]
-    maps = tuple(
-        _read_map(launch, parameter, passed.get(parameter.name, parameter.name), calls)
-        for parameter in mapped
-    )
-    kernel = replace(launch.kernel, parameters=parameters[: len(parameters) - count])
-    return replace(launch, kernel=kernel), maps
+    left, mapped = parameters[:-count], parameters[-count:]
+    maps = tuple(_read_map(launch, p, passed.get(p.name, p.name), calls) for p in mapped)
+    return replace(launch, kernel=replace(launch.kernel, parameters=left)), maps
 
 
 def _read_map(
@@ -142,9 +133,8 @@ def _read_map(
         names = IDENTIFIER.findall(plain(given[_ADDRESS]))
         sizes, box = (_read_initializer(masked, given[place], at) for place in (_SIZES, _BOX))
         kind = given[_TYPE].rpartition("DATA_TYPE_")[2]
-        swizzle, promotion = (
-            re.search(r"_(?:L2_)?(\d+)B$", given[place]) for place in (_SWIZZLE, _PROMOTION)
-        )
+        widths = (given[place] for place in (_SWIZZLE, _PROMOTION))
+        swizzle, promotion = (re.search(r"_(?:L2_)?(\d+)B$", text) for text in widths)
         wide = swizzle[1] if swizzle and int(swizzle[1]) in SWIZZLES else "0"
         name = re.compile(rf"\b{parameter.name}\b")
         used = [line for line in launch.body.splitlines() if name.search(line)]

@@ -142,7 +142,7 @@ class _ExpressionTranslator:
                 stated = self.scope.definitions[name]
                 if name in self.scope.fixed and number(stated) is not None:
                     return _write_expression(stated, replace(self.scope, literals={}), self.depth)
-                return _write_expression(self.scope.definitions[name], self.scope, self.depth + 1)
+                return _write_expression(stated, self.scope, self.depth + 1)
             case "parenthesized_expression":
                 return self.expression(node.named_children[0])
             case "binary_expression":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.extensions.draft.meaning import MAX_THREADS, PER_THREAD, WARP, is_switch, snake_case
+from tuner.extensions.draft.meaning import MAX_THREADS, WARP, is_switch, says, snake_case
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
 from tuner.source.host import Edit
@@ -92,7 +92,7 @@ def values_for(name: str, value: int, *, block: bool) -> tuple[Value, ...]:
         return block_values(value)
     if "LANES" in name.upper() and value & (value - 1) == 0:
         return tuple(lanes for lanes in (1, 2, 4, 8, 16, 32) if value // 4 <= lanes <= 4 * value)
-    small = value <= 16 and (value <= 4 or PER_THREAD.fullmatch(snake_case(name).upper()))
+    small = value <= 16 and (value <= 4 or says(name, "per_thread"))
     if small and value & (value - 1) == 0:
         near = {value // 4, value // 2, value, value * 2, value * 4}
         return tuple(sorted(v for v in near if 1 <= v <= 16))

@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from tuner.extensions.draft.guesses import NAMES
 from tuner.extensions.draft.pointers import accesses_of
 from tuner.source.accesses import bare, find_assignments
 from tuner.source.facts import IDENTIFIER, KernelFunction, LaunchSite, SourceFile
 from tuner.source.syntax import number
 
-# what counts the threads of a block, by its name
-BLOCK = re.compile(
-    r"(CTA|BLOCK|TB)(_?(SIZE|DIM|THREADS))?(_?X)?|(N|NUM|MAX)?_?THREADS?(_PER_(BLOCK|CTA))?|TPB"
-)
+BLOCK = re.compile(NAMES["numbers"]["block"])
 # stands for what only a person can say: no expression
 UNKNOWN = "?"
 # one that nothing defines: a usual number of threads takes its place
@@ -62,9 +60,7 @@ class _UnlaunchedReading:
         reaches = accesses_of(source, kernel, types)
         self.limits = {bare(bound.what): bound.limit for reach in reaches for bound in reach.bounds}
         known = find_assignments(masked, (kernel.body,), kernel.body[1])
-        own = {
-            name: assigned.text for name, assigned in known.items() if name not in self.constants
-        }
+        own = {n: value.text for n, value in known.items() if n not in self.constants}
         self.definitions = {n: text for n, text in own.items() if not _BUILTIN.search(text)}
 
     def uses(self, what: str, place: int) -> bool:
@@ -117,15 +113,13 @@ class _UnlaunchedReading:
     def counters(self, place: int) -> Iterator[tuple[str, str]]:
         # what is counted with the blocks, in variables and what is computed from them
         used = _USED.format("blockIdx", "xyz"[place])
-        found = [
-            (match[1], match[2])
-            for match in re.finditer(rf"(\w+)\s*=(?!=)\s*([^;=]*?{used}[^;]*?)\s*;", self.body)
-        ]
+        found = re.findall(rf"(\w+)\s*=(?!=)\s*([^;=]*?{used}[^;]*?)\s*;", self.body)
         yield from found
         for name, _ in found:
-            for match in re.finditer(rf"(\w+)\s*=(?!=)\s*([^;=?]*\b{name}\b[^;=?]*);", self.body):
-                if "+" in match[2] and "[" not in match[2]:
-                    yield match[1], match[2]
+            further = rf"(\w+)\s*=(?!=)\s*([^;=?]*\b{name}\b[^;=?]*);"
+            for other, text in re.findall(further, self.body):
+                if "+" in text and "[" not in text:
+                    yield other, text
 
     def factor(self, place: int) -> str:
         axis = "xyz"[place]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tuner.source.facts import Span
 from tuner.source.host import Edit
@@ -45,39 +46,8 @@ class Pack:
     is_once: bool
 
 
-_VECTOR_TYPE = """template <typename T, int N>
-struct alignas(sizeof(T) * N) {name} {{
-  T values[N];
-
-  static __device__ __forceinline__ {name} load(const T* from) {{
-//% if {streaming}
-    {name} own;
-    for (int w = 0; w < int(sizeof({name}) / 16); ++w)
-      reinterpret_cast<uint4*>(&own)[w] = __ldcs(reinterpret_cast<const uint4*>(from) + w);
-    if (sizeof({name}) == 8)
-      *reinterpret_cast<uint2*>(&own) = __ldcs(reinterpret_cast<const uint2*>(from));
-    if (sizeof({name}) == 4)
-      *reinterpret_cast<unsigned*>(&own) = __ldcs(reinterpret_cast<const unsigned*>(from));
-    if (sizeof({name}) >= 4) return own;
-//% endif
-    return *reinterpret_cast<const {name}*>(from);
-  }}
-
-  __device__ __forceinline__ void store(T* to) const {{
-//% if {streaming}
-    for (int w = 0; w < int(sizeof({name}) / 16); ++w)
-      __stcs(reinterpret_cast<uint4*>(to) + w, reinterpret_cast<const uint4*>(this)[w]);
-    if (sizeof({name}) == 8)
-      __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(this));
-    if (sizeof({name}) == 4)
-      __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(this));
-    if (sizeof({name}) >= 4) return;
-//% endif
-    *reinterpret_cast<{name}*>(to) = *this;
-  }}
-}};
-
-"""
+# with names for a vector and for the parameter that says whether it streams
+_VECTOR_TYPE = Path(__file__).with_name("vector.h").read_text(encoding="utf-8")
 
 
 def find_vector_edits(
@@ -123,8 +93,7 @@ def find_vector_edits(
     wrapped = not site.braced and not site.guarded
     single = not site.braced and masked[end - 1 : end] == ";"
     opened = "{" if wrapped or (single and site.guarded) else ""
-    begin = start + 1 if site.braced else start
-    stop = end - 1 if site.braced else end
+    begin, stop = (start + 1, end - 1) if site.braced else (start, end)
     closed = "}" if opened else ""
     rows = "\n".join(text if text.startswith("#") else f"{inside}{text}" for text in loop)
     after = "" if masked[begin : begin + 1] == "\n" else f"\n{inside}  "
@@ -139,5 +108,5 @@ def find_vector_edits(
 
 def vector_type(name: str, streaming: str) -> str:
     """Write the struct of a vector; it knows of streams where a parameter `streaming` does."""
-    text = _VECTOR_TYPE.format(name=name, streaming=streaming)
+    text = _VECTOR_TYPE.replace("VECTOR", name).replace("STREAMING", streaming) + "\n"
     return text if streaming else re.sub(r"//% if .*?//% endif\n", "", text, flags=re.DOTALL)

@@ -9,9 +9,9 @@ import pytest
 from tuner.extensions.draft.host_code import (
     Allocation,
     allocations_in,
-    calls_of,
+    calls_in,
     conditions_of,
-    functions_of,
+    functions_in,
 )
 from tuner.source import parse_source
 from tuner.source.accesses import find_assignments
@@ -26,7 +26,7 @@ def host(text: str) -> SourceFile:
 
 def allocations(body: str) -> list[Allocation]:
     source = host(f"int main() {{\n{body}\nlast(); }}")
-    (_, main) = functions_of(source)
+    (_, main) = functions_in(source.masked)
     end = source.masked.index("last()")
     return list(
         allocations_in(source, main.span, find_assignments(source.masked, (main.span,), end))
@@ -35,7 +35,7 @@ def allocations(body: str) -> list[Allocation]:
 
 def test_functions_have_the_names_of_their_parameters() -> None:
     source = host("template <typename T>\nstatic void run(const T* in, float* /*out*/, int n) { }")
-    found = {f.name: f.parameters for f in functions_of(source)}
+    found = {f.name: tuple(p.name for p in f.parameters) for f in functions_in(source.masked)}
     assert found == {"k": ("x",), "run": ("in", "", "n")}
 
 
@@ -70,7 +70,7 @@ def test_what_has_to_hold_on_the_way_to_a_launch(body: str, asked: list[tuple[st
 
 def test_calls_have_their_arguments_and_launches_are_none() -> None:
     source = host("void f(float* x) {\n k<<<1, 2>>>(x);\n ns::run<float>(x, (1, 2), 1 << 20);\n}")
-    (call,) = calls_of(source)
+    (call,) = calls_in(source.masked)
     assert (call.name, call.arguments, call.line) == ("run", ("x", "(1, 2)", "1 << 20"), 4)
 
 
@@ -121,7 +121,7 @@ def test_allocations_are_found(body: str, target: str | None, size: str, in_byte
 )  # fmt: skip
 def test_a_variable_has_a_value_where_it_keeps_it(body: str, known: dict[str, str]) -> None:
     source = host(f"int main() {{ {body} last(); }}")
-    (_, main) = functions_of(source)
+    (_, main) = functions_in(source.masked)
     found = find_assignments(source.masked, (main.span,), source.masked.index("last()"))
     assert {name: value.text for name, value in found.items()} == known
 
@@ -160,6 +160,6 @@ def test_what_is_handed_by_reference_has_no_one_value() -> None:
         "int main() { int a = 1, b = 1, c = 1; float* p = nullptr;\n"
         "  float* q = nullptr; if (a & c) { use(&x); } pick(a, p, b, q, c); last(); }"
     )
-    main = functions_of(source)[-1].span
+    main = functions_in(source.masked)[-1].span
     end = source.masked.index("last()")
     assert {*find_assignments(source.masked, (main,), end)} == {"b", "c", "q"}

@@ -63,12 +63,10 @@ def without_accessors(
     """
     if not any(_TYPE.search(item.code) for item in items):
         return tuple(items)
-    source_items = tuple(_plain(item, macros) if item.is_kernel else item for item in items)
-    if all(new is old for new, old in zip(source_items, items, strict=True)):
-        return source_items
-    return tuple(
-        item if item.is_kernel or item.kind == "macro" else _host(item) for item in source_items
-    )
+    plain = tuple(_plain(item, macros) if item.is_kernel else item for item in items)
+    if all(new is old for new, old in zip(plain, items, strict=True)):
+        return plain
+    return tuple(item if item.is_kernel or item.kind == "macro" else _host(item) for item in plain)
 
 
 def _plain(kernel: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
@@ -97,15 +95,8 @@ def _plain(kernel: SourceItem, macros: Mapping[str, Macro]) -> SourceItem:
 
 def _read_declaration(piece: str, macros: Mapping[str, Macro]) -> tuple[str, _Accessor] | None:
     # a macro may stand for the type
-    piece = re.sub(
-        r"\b[A-Z]\w+\b",
-        lambda word: (
-            macros[word[0]].body
-            if word[0] in macros and macros[word[0]].parameters is None
-            else word[0]
-        ),
-        piece,
-    )
+    plain = {name: macro.body for name, macro in macros.items() if macro.parameters is None}
+    piece = re.sub(r"\b[A-Z]\w+\b", lambda word: plain.get(word[0], word[0]), piece)
     match = _TYPE.search(piece)
     if match is None or not _BEFORE.fullmatch(piece[: match.start()].lstrip()):
         return None
@@ -121,9 +112,7 @@ def _rewrite_indices(
     # from the last to the first: an index may hold another array's element
     uses = re.compile(rf"(?<![\w.>])(?:{'|'.join(accessors)})\b")
     for match in reversed([*uses.finditer(kernel.code, start)]):
-        name = match[0]
-        use = _use(kernel.code, match.end(), name, accessors[name])
-        if use is None:
+        if (use := _use(kernel.code, match.end(), match[0], accessors[match[0]])) is None:
             return None
         end, text = use
         kernel = _replace_span(kernel, (match.start(), end), text)
@@ -171,8 +160,7 @@ def _term(index: str) -> str:
 def _host(item: SourceItem) -> SourceItem:
     kept: dict[str, str] = {}
     for match in reversed([*_MADE.finditer(item.code)]):
-        argument = _rewrite_argument(item.code, match)
-        if argument is None:
+        if (argument := _rewrite_argument(item.code, match)) is None:
             continue
         end, text = argument
         variable = _KEPT.search(item.code[: match.start()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator as operators
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,14 +17,8 @@ _OPEN = re.compile(
     r"__CUDA_ARCH\w*|__CUDACC_RTC__|__CUDA_ON_HOST__|__CUDACC_VER_\w+|__cplusplus|__has_\w+"
     r"|__cpp_\w+|NDEBUG|_MSC_VER|_WIN(?:32|64)|__GNUC__|__clang__|__linux__|__x86_64__"
 )
-# __CUDACC__ is every CUDA compiler's; the headers that NVRTC comes with are of 13, CCCL 3.
-PREDEFINED = {
-    **dict.fromkeys(("__CUDACC__", "__NVCC__"), "1"),
-    **dict.fromkeys(("CUDA_VERSION", "CUDART_VERSION"), "13000"),
-    **dict.fromkeys(("CUB_MAJOR_VERSION", "THRUST_MAJOR_VERSION"), "3"),
-    **dict.fromkeys(("CUB_VERSION", "THRUST_VERSION"), "300000"),
-    **{"CCCL_MAJOR_VERSION": "3", "CCCL_MINOR_VERSION": "0", "CCCL_VERSION": "3000000"},
-}
+HEADERS = tomllib.loads(Path(__file__).with_name("headers.toml").read_text(encoding="utf-8"))
+PREDEFINED: Mapping[str, str] = HEADERS["predefined"]
 # What builds for CUDA define: for the platform, and for types that they add to others.
 PLATFORM_FLAG = re.compile(r"(?:[A-Z0-9]+_)*(?:WITH|USE|ENABLE|HAVE)_CUDA")
 _TYPES_OF_BUILDS = r"(?:BF16|BFLOAT16|FP?16|HALF|FP?8(?:_E\dM\d)?|FP?4(?:_E2M1)?)"

@@ -126,9 +126,8 @@ class Calls:
     def _is_type(self, name: str, at: int) -> bool:
         inside = (f for f in self.functions if f.span[0] <= at < f.span[1])
         own = {parameter.name for function in inside for parameter in function.template}
-        return dtype_of(name, {}) is not None or not (own | self.types).isdisjoint(
-            {name, bare_name(name)}
-        )
+        is_known = not (own | self.types).isdisjoint({name, bare_name(name)})
+        return is_known or dtype_of(name, {}) is not None
 
     def _variable(self, name: str, at: int, depth: int) -> CType | None:
         around = [f for f in self.functions if f.span[0] <= at < f.span[1]]
@@ -166,9 +165,8 @@ def arguments_of(
             found.setdefault(name, text)
     for own in template.template:
         if own.default is not None and own.name not in found:
-            found[own.name] = re.sub(
-                r"(?<![\w.:])[A-Za-z_]\w*", lambda m: found.get(m[0], m[0]), own.default
-            )
+            word = r"(?<![\w.:])[A-Za-z_]\w*"
+            found[own.name] = re.sub(word, lambda m: found.get(m[0], m[0]), own.default)
     return found
 
 
@@ -188,10 +186,9 @@ def _unify(pattern: str, text: str, names: Collection[str]) -> Iterator[tuple[st
     if pattern in names:
         yield pattern, text
     elif "<" in pattern and "<" in text and bare_name(pattern) == bare_name(text):
-        own, other = (
-            split_list(t[t.index("<") + 1 : t.rindex(">")], angles=True) for t in (pattern, text)
-        )
-        for (inner, _), (given, _) in zip(own, other, strict=False):
+        lists = (t[t.index("<") + 1 : t.rindex(">")] for t in (pattern, text))
+        pairs = zip(*(split_list(one, angles=True) for one in lists), strict=False)
+        for (inner, _), (given, _) in pairs:
             yield from _unify(inner, given, names)
 
 
@@ -250,9 +247,8 @@ def passed_constants(masked: str, to: GenericLambda) -> Iterator[tuple[tuple[str
     """Yield what one call after another hands over: the parameters' names with their values."""
     for match in re.compile(rf"\b{to.name}\s*(?=\()").finditer(masked, *to.known):
         end = closing(masked, match.end()) or match.end()
-        pieces = [
-            fold(text) for text, _ in split_list(masked[match.end() + 1 : end - 1], angles=True)
-        ]
+        inside = masked[match.end() + 1 : end - 1]
+        pieces = [fold(text) for text, _ in split_list(inside, angles=True)]
         known = {n: _CONSTANT_OBJECT.fullmatch(pieces[n]) for n, _ in to.places if n < len(pieces)}
         pairs = [
             (name, one["value"] or one["flag"] or one["word"])

@@ -99,9 +99,7 @@ class Extraction:
     @property
     def is_stated(self) -> bool:
         """Whether the source launches all kernels, and says all template arguments."""
-        return all(
-            instance.site is not None and not instance.guessed for instance in self.instances
-        )
+        return all(i.site is not None and not i.guessed for i in self.instances)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,53 +113,59 @@ class Extraction:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which kernels are extracted, and how.
+
+    `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
+    headers are looked for. `place` counts instantiations that are no good; with `mixed` small
+    floats and others have the arithmetic of PyTorch's; `defined` are macros that a build defines.
+    Other files of the project are read where the source does not say how its kernels are launched,
+    and with `around` in any case.
+    """
+
+    kernels: tuple[str, ...] = ()
+    instantiate: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    place: int = 0
+    mixed: bool = False
+    defined: frozenset[str] = frozenset()
+    around: bool = False
+
+
 def extract(
-    path: Path,
-    target: Path,
-    *,
-    kernels: tuple[str, ...] = (),
-    instantiate: tuple[str, ...] = (),
-    folders: tuple[Path, ...] = (),
-    place: int = 0,
-    mixed: bool = False,
-    defined: frozenset[str] = frozenset(),
-    around: bool = False,
-    memo: Memo | None = None,
+    path: Path, target: Path, wanted: Wanted | None = None, memo: Memo | None = None
 ) -> Extraction:
     """Extract the kernels of `path`, as if the unit were the file `target`; nothing is written.
 
-    `kernels` chooses, `instantiate` names instantiations (`scale<float, 4>`), `folders` are where
-    headers are looked for. What `path` does not say of their launches, other files of its project
-    may, and with `around` they are read in any case. `place` counts instantiations that are no
-    good; with `mixed` small floats and others have the arithmetic of PyTorch's; `defined` are
-    macros that a build defines. `memo` keeps what was read for another place of the same source.
-    Raises `KernelError` for what is not there or needs a choice.
+    `memo` keeps what was read for another place of the same source. Raises `KernelError` for what
+    is not there or needs a choice.
     """
-    memo = {} if memo is None else memo
-    sources = _read(path, folders, (), defined, memo)
-    guards = {guard_of(bare_name(kernel), sources.reading.dropped) for kernel in kernels}
-    if more_defined := {guard for guard in guards if guard is not None} - defined:
-        defined |= more_defined
-        sources = _read(path, folders, (), defined, memo)
-    named = _Asked(kernels, instantiate, place, mixed, defined)
+    memo, wanted = memo if memo is not None else {}, wanted or Wanted()
+    sources = _read(path, wanted, (), memo)
+    guards = {guard_of(bare_name(kernel), sources.reading.dropped) for kernel in wanted.kernels}
+    if more_defined := {guard for guard in guards if guard is not None} - wanted.defined:
+        wanted = replace(wanted, defined=wanted.defined | more_defined)
+        sources = _read(path, wanted, (), memo)
     alone: Extraction | None = None
     error: KernelError | None = None
     try:
-        alone = _extract_unit(path, target, sources, named)
+        alone = _extract_unit(path, target, sources, wanted)
     except KernelError as found:
         error = found
-    if alone is not None and alone.is_stated and not around:
+    if alone is not None and alone.is_stated and not wanted.around:
         return alone
     reading = sources.reading
     others = siblings(path, reading.files)
     if others:
         with suppress(KernelError):
             known = dict.fromkeys(reading.files)
-            wider = _read(path, folders, others, defined, memo)
+            wider = _read(path, wanted, others, memo)
             more = tuple(other for other in others if other.resolve() in wider.reading.files)
-            whole = _extract_unit(path, target, wider, named, more, frozenset(known))
+            whole = _extract_unit(path, target, wider, wanted, more, frozenset(known))
             # a kernel of that name elsewhere is not that of a header which is missing
-            if alone is not None or whole.is_stated or around or not reading.list_unread("missing"):
+            is_whole = alone is not None or whole.is_stated or wanted.around
+            if is_whole or not reading.list_unread("missing"):
                 return whole
     if alone is None and error is not None:
         raise error
@@ -169,33 +173,18 @@ def extract(
     return alone
 
 
-def _read(
-    path: Path,
-    folders: tuple[Path, ...],
-    others: tuple[Path, ...],
-    defined: frozenset[str],
-    memo: Memo,
-) -> Sources:
-    key = (others, defined)
+def _read(path: Path, wanted: Wanted, others: tuple[Path, ...], memo: Memo) -> Sources:
+    key = (others, wanted.defined)
     if key not in memo:
-        memo[key] = Sources(read_all(path, folders, others, defined))
+        memo[key] = Sources(read_all(path, wanted.folders, others, wanted.defined))
     return memo[key]
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    kernels: tuple[str, ...]
-    instantiate: tuple[str, ...]
-    place: int
-    mixed: bool
-    defined: frozenset[str]
 
 
 def _extract_unit(
     path: Path,
     target: Path,
     sources: Sources,
-    asked: _Asked,
+    asked: Wanted,
     others: Sequence[Path] = (),
     own: frozenset[Path] = frozenset(),
 ) -> Extraction:
@@ -221,7 +210,15 @@ def _extract_unit(
     host = HostCode(whole, macros_of(items), known, heads_of(whole))
     instances = tuple(_instance(name, source_items, host, wanted, asked.place) for name in names)
     picked = [item for name in names for item in _one(name, source_items)]
-    kept = _select_items(items, picked, instances, mixed=asked.mixed)
+    # what the kernels need, and what their launches mention
+    mentioned = {
+        name
+        for site in (instance.site for instance in instances if instance.site is not None)
+        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
+    }
+    arguments = " ".join(text for instance in instances for text in instance.arguments)
+    stated = {*IDENTIFIER.findall(arguments)}
+    kept = select_items(items, picked, mentioned, stated, mixed=asked.mixed)
     for item in kept:
         if item.kind == "function":
             require_body(names[0], item.path, item.line, item.code)
@@ -230,7 +227,7 @@ def _extract_unit(
     for kernel in picked:
         at = kept.index(kernel)
         kept[at], structs[kernel.names[-1]] = unpack_vectors(kernel)
-        opened = open_struct(kept[at], kept, code, _launch_names(instances))
+        opened = open_struct(kept[at], kept, code, mentioned)
         if opened is not None:
             kept[at : at + 1] = opened[0]
             structs[kernel.names[-1]] += (opened[1],)
@@ -252,29 +249,6 @@ def _extract_unit(
         dropped=tuple(reading.dropped),
         defined=asked.defined,
         searched=tuple(path for path in reading.searched_headers() if path in files),
-    )
-
-
-def _launch_names(instances: Sequence[Instance]) -> set[str]:
-    # the names that the launches' grids, blocks and memory depend on
-    return {
-        name
-        for site in (instance.site for instance in instances if instance.site is not None)
-        for name in names_behind((*site.grid, *site.block, site.shared), site.definitions)
-    }
-
-
-def _select_items(
-    items: Sequence[SourceItem],
-    picked: Sequence[SourceItem],
-    instances: Sequence[Instance],
-    *,
-    mixed: bool,
-) -> list[SourceItem]:
-    # what the kernels need, and what their launches mention
-    arguments = " ".join(text for instance in instances for text in instance.arguments)
-    return select_items(
-        items, picked, _launch_names(instances), set(IDENTIFIER.findall(arguments)), mixed=mixed
     )
 
 
@@ -466,6 +440,9 @@ def _choose_specialisations(
     source: SourceFile, instances: Mapping[str, tuple[str, ...]]
 ) -> tuple[KernelFunction, ...]:
     # what runs is the specialisation for the arguments, where there is one
+    def plain(texts: Iterable[str]) -> list[str]:
+        return [dtype_of(text, {}) or text for text in map(fold, texts)]
+
     own: dict[str, KernelFunction] = {}
     others: list[KernelFunction] = []
     for kernel in source.kernels:
@@ -474,14 +451,9 @@ def _choose_specialisations(
         given = listed(head, match.end())[0] if match is not None else ()
         if not given:
             others.append(kernel)
-        elif [*map(_plain_type, given)] == [*map(_plain_type, instances.get(kernel.name, ()))]:
+        elif plain(given) == plain(instances.get(kernel.name, ())):
             own[kernel.name] = replace(kernel, template=source.kernel(kernel.name).template)
     return (*own.values(), *(kernel for kernel in others if kernel.name not in own))
-
-
-def _plain_type(text: str) -> str:
-    text = fold(text)
-    return dtype_of(text, {}) or text
 
 
 def _with_members(site: LaunchSite, struct: Opened) -> LaunchSite:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.extensions.draft.extract.extraction import Extraction
+from tuner.extensions.draft.extract.names import FRAMEWORKS
 from tuner.extensions.draft.extract.reading import Include
 from tuner.model.errors import KernelError
 
@@ -43,8 +44,7 @@ _SYNTAX = re.compile(
 
 def failure(extraction: Extraction, error: str) -> NotCompiledError:
     """Turn the compiler's errors about a unit into one about the source and the unit's line."""
-    found = _ERROR.findall(error)
-    kernel = extraction.instances[0].kernel
+    found, kernel = _ERROR.findall(error), extraction.instances[0].kernel
     path, own_line = kernel.path, kernel.line
     if not found:
         what = error.strip().splitlines()[0].removeprefix("kernel.cu: error: ")
@@ -91,21 +91,9 @@ def _name(message: str, row: str) -> str | None:
     return match[match.lastindex or 0] if match else None
 
 
-# whose a name is, by how it or what stands before it is written, and which headers could hold it
-_OWNERS = (
-    ("CUTLASS", r"cutlass|cute|CUTLASS_\w+|CUTE_\w+", r"cutlass|cute"),
-    ("PyTorch", r"at|c10|torch|(?:AT|C10|TORCH)_\w+", r"ATen|c10|torch"),
-    ("cuRAND", r"curand\w*", r"curand"),
-    ("Thrust", r"thrust", r"thrust"),
-    ("NVSHMEM", r"nvshmem\w*", r"nvshmem"),
-    ("HIP", r"hip\w*|rocprim|__hip\w*", r"hip"),
-    ("CUDA's host API", r"cuda[A-Z]\w*|cu[A-Z]\w*|CU[a-z]\w*", r"cuda"),
-)
-
-
 def _remedy(name: str, row: str, unread: Sequence[tuple[Path, int, Include]]) -> str:
     scope = re.search(rf"\b(\w+)\s*::\s*(?:\w+\s*::\s*)*{re.escape(name)}\b", row)
-    for owner, pattern, headers in _OWNERS:
+    for owner, (pattern, headers) in FRAMEWORKS["owners"].items():
         if not re.fullmatch(pattern, scope[1] if scope else name):
             continue
         own = [one for one in unread if re.match(headers, one[2].name)]

@@ -8,43 +8,23 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tuner.extensions.draft.extract.deduction import CType, arguments_of
-from tuner.extensions.draft.guesses import enumerators
+from tuner.extensions.draft.guesses import NAMES, enumerators
 from tuner.extensions.draft.meaning import snake_case
-from tuner.source.facts import (
-    KernelFunction,
-    LineIndex,
-    SourceFile,
-    Symbol,
-    TemplateParameter,
-)
+from tuner.source.facts import KernelFunction, LineIndex, SourceFile, Symbol, TemplateParameter
 from tuner.source.host import is_marked
 from tuner.source.kernels import dtype_of, read_template
 from tuner.source.syntax import listed
 
 _DATA = ("__nv_bfloat16", "__half", "float")
-_PAIRS = ("__nv_bfloat162", "__half2", "float2")
-# a parameter for a type that is no array's element
-_COMPUTING = re.compile(r"(?i)u|(?:acc|op_?math|compute|real|float).*")
-_COUNTING = re.compile(r"(?i)(?:index|idx|offset|id|int).*")
-_QUANTIZED = re.compile(r"(?i).*(?:fp8|f8|quant).*|q_?(?:t|type)")
-_PACKED = re.compile(r"(?i)packed.*|pack|vec(?:_?t)?|.*2(?:_t)?")
-VECTOR = re.compile(r"(?i).*(?:vec|pack|ITEMS|ELTS|ELEMS).*")
+_ELEMENTS = (
+    ("counting", ("int", "int64_t")),
+    ("quantized", ("__nv_fp8_e4m3", "int8_t")),
+    ("packed", ("__nv_bfloat162", "__half2", "float2")),
+)
+_NAMED = {kind: re.compile(names) for kind, names in NAMES["template"].items()}
+VECTOR = _NAMED["vector"]
 # bytes of one load, which the element's size divides
 _LOADS = ("16 bytes", "8 bytes", "4 bytes", "1")
-# whole numbers by how parameters for them are called, in capitals
-_NUMBERS = (
-    (r"(.*_)?WARP_?(SIZE|THREADS)", ("32",)),
-    (r".*WARPS.*", ("4", "8", "2", "1")),
-    (r".*THREADS.*|(.*_)?(BLOCK|CTA)(_?(SIZE|DIM))?(_?X)?|TPB", ("256", "128", "512")),
-    (r".*HEAD_?(DIM|SIZE).*", ("128", "64")),
-    (r"(.*_)?(HIDDEN|WIDTH|COLS|N_?EMBD).*|(.*_)?DIM", ("4096", "1024", "128")),
-    (r".*(UNROLL|PER_THREAD|ILP|ROWS_PER).*", ("4", "2", "1", "8")),
-    (r".*STAGES.*|(.*_)?N?BITS", ("4", "2", "8")),
-    (r".*TILE.*|B[MNK]|BLOCK_[MNK]", ("32", "64", "16", "128")),
-    (r".*(GROUP|CHUNK)_?SIZE.*|(.*_)?GROUP", ("128", "64", "32")),
-    (r".*EXPERTS.*", ("64", "8", "128")),
-    (r".*", ("8", "4", "2", "1", "16", "32")),
-)
 _MOST = 8
 
 
@@ -77,7 +57,8 @@ class Guesses:
         if VECTOR.fullmatch(parameter.name) and "PER_THREAD" not in parameter.name.upper():
             return _LOADS
         name = snake_case(parameter.name).upper()
-        return next(texts for pattern, texts in _NUMBERS if re.fullmatch(pattern, name))
+        known = NAMES["instances"]
+        return next(tuple(texts) for names, texts in known if re.fullmatch(names, name))
 
     def _types(self, name: str, template: KernelFunction) -> tuple[str, ...]:
         is_element = any(p.pointers and p.c_type == name for p in template.parameters)
@@ -86,14 +67,10 @@ class Guesses:
             members = self._find_members(name, template, values)
             if members:
                 return tuple(self._classes(members))
-        for pattern, texts in (
-            (_COUNTING, ("int", "int64_t")),
-            (_QUANTIZED, ("__nv_fp8_e4m3", "int8_t")),
-            (_PACKED, _PAIRS),
-        ):
-            if pattern.fullmatch(name):
+        for kind, texts in _ELEMENTS:
+            if _NAMED[kind].fullmatch(name):
                 return texts
-        if values or (_COMPUTING.fullmatch(name) and not is_element):
+        if values or (_NAMED["computing"].fullmatch(name) and not is_element):
             return ("float", "double")
         return _DATA
 

@@ -19,7 +19,7 @@ from tuner.extensions.draft.extract.deduction import (
     with_values,
 )
 from tuner.extensions.draft.extract.guesses import VECTOR, Guesses, alternatives, in_elements
-from tuner.extensions.draft.extract.names import Macro, dispatched_types, expand_macro
+from tuner.extensions.draft.extract.names import FRAMEWORKS, Macro, dispatched_types, expand_macro
 from tuner.extensions.draft.host_values import HostLaunch, names_behind
 from tuner.extensions.draft.translate import Scope, translate
 from tuner.model.errors import KernelError
@@ -34,6 +34,7 @@ from tuner.source.facts import (
     Span,
     TemplateParameter,
     bare_name,
+    within,
 )
 from tuner.source.kernels import dtype_of, element_dtype, read_template
 from tuner.source.syntax import fold, listed, number
@@ -49,14 +50,6 @@ _NESTED = re.compile(r">::(?:template\s+)?\w+")
 _WORDS = frozenset(("const", "typename", "template", "sizeof"))
 _PREFERRED = ("bfloat16", "float16")
 _LOAD_BYTES = 16
-# what users call types
-_SHORT = {
-    "bf16": "__nv_bfloat16", "bfloat16": "__nv_bfloat16", "fp16": "__half", "half": "__half",
-    "f16": "__half", "float16": "__half", "fp32": "float", "f32": "float", "float32": "float",
-    "fp64": "double", "float64": "double", "e4m3": "__nv_fp8_e4m3", "e5m2": "__nv_fp8_e5m2",
-    "fp8": "__nv_fp8_e4m3", "int32": "int", "int64": "int64_t", "int8": "int8_t",
-    "uint8": "uint8_t",
-}  # fmt: skip
 # marks a name that an alias of the same name hides
 _OUTER = "@"
 _MAX_DEPTH = 4
@@ -108,12 +101,10 @@ class HostCode:
     def _dispatch_values(self, at: int) -> Iterator[Sequence[tuple[tuple[str, str], ...]]]:
         masked = self.source.masked
         for generic_lambda in self.lambdas:
-            handed = (
-                [*passed_constants(masked, generic_lambda)]
-                if generic_lambda.span[0] <= at < generic_lambda.span[1]
-                else []
-            )
-            yield from [[*dict.fromkeys(handed)]] if handed else []
+            inside = within(at, [generic_lambda.span])
+            handed = passed_constants(masked, generic_lambda) if inside else ()
+            if constants := [*dict.fromkeys(handed)]:
+                yield constants
         for match in _INVOKED.finditer(masked, 0, at):
             arguments, end = listed(masked, match.end())
             line = masked.rfind("\n", 0, match.start()) + 1
@@ -286,13 +277,13 @@ class HostCode:
         # `Traits<T>::Type` is known where Traits and T are
         owners = _NESTED.sub(">", _SPACES.sub("::", text))
         names = [name for name in _NAMES.findall(owners) if name not in _WORDS]
-        return bool(names) and all(map(self._is_known, names))
-
-    def _is_known(self, name: str) -> bool:
-        is_cudas = name.startswith(("cub::", "cuda::", "cooperative_groups::"))
-        is_type = element_dtype(name, self.source.aliases) is not None
-        defined = not self.defined.isdisjoint(name.split("::"))
-        return is_cudas or is_type or name in self.macros or defined
+        return bool(names) and all(
+            name.startswith(("cub::", "cuda::", "cooperative_groups::"))
+            or name in self.macros
+            or not self.defined.isdisjoint(name.split("::"))
+            or element_dtype(name, self.source.aliases) is not None
+            for name in names
+        )
 
     def _type(self, text: str) -> str:
         aliases = self.source.aliases
@@ -328,19 +319,16 @@ def choose_instance(
     nothing is known.
     """
     sites = [site for site in host.source.launches if bare_name(site.kernel) == kernel.name]
-    site = sites[0] if sites else None
     if not kernel.template:
-        environment = host.environments(site.at)[0] if site is not None else {}
-        return Instance(kernel, (), site, environment)
+        site = sites[0] if sites else None
+        return Instance(kernel, (), site, host.environments(site.at)[0] if site else {})
     if asked:
         return _asked_instance(kernel, sites, host, asked)
     launched = [*_launched_instances(kernel, sites, host)]
     instances = [instance for instance in launched if "" not in instance.arguments]
     several = sites if len(sites) > 1 else []
     ruled_out = [site for site in several if HostLaunch(host.source, kernel, site).is_ruled_out]
-    instances.sort(
-        key=lambda instance: (instance.site in ruled_out, _rank(instance, host.source.aliases))
-    )
+    instances.sort(key=lambda i: (i.site in ruled_out, _rank(i, host.source.aliases)))
     instances = instances or [*_guess_instances(kernel, launched, host)]
     if not instances:
         raise _ambiguity(kernel, launched, host)
@@ -385,8 +373,8 @@ def _guess_instances(
         key=lambda one: (one.arguments.count(""), _rank(one, host.source.aliases)),
         default=None,
     )
-    site = best.site if best is not None else None
-    known = dict(best.environment) if best is not None else {}
+    best = best or Instance(kernel, ("",) * len(kernel.template), None, {})
+    site, known = best.site, dict(best.environment)
     stated = host.read_arguments(kernel, site) if site is not None else {}
     around = {
         parameter.name: (parameter, template)
@@ -395,9 +383,8 @@ def _guess_instances(
         for parameter in template.template
         if known.get(parameter.name, parameter.name) == parameter.name
     }
-    values = best.arguments if best is not None else ("",) * len(kernel.template)
     lists: dict[str, tuple[str, ...]] = {}
-    for parameter, value in zip(kernel.template, values, strict=True):
+    for parameter, value in zip(kernel.template, best.arguments, strict=True):
         text = stated.get(parameter.name, "")
         behind = names_behind([text], site.definitions if site is not None else {})
         if value:
@@ -412,12 +399,11 @@ def _guess_instances(
         types = (*own.values(), *(p.c_type for p in kernel.parameters if p.pointers))
         dtypes = (element_dtype(text, host.source.aliases) for text in types)
         width = min((DTYPE_BYTES[dtype] for dtype in dtypes if dtype is not None), default=4)
-        own |= {
-            name: in_elements(text, width) for name, text in alternative.items() if name not in own
-        }
+        loads = [name for name in alternative if name not in own]
+        own |= {name: in_elements(alternative[name], width) for name in loads}
         instance = _instance(kernel, stated, site, {**known, **own}, host)
         if "" not in instance.arguments:
-            pairs = zip(kernel.template, values, strict=True)
+            pairs = zip(kernel.template, best.arguments, strict=True)
             yield replace(instance, guessed=tuple(p.name for p, value in pairs if not value))
 
 
@@ -455,7 +441,7 @@ def asked_for(instantiate: Iterable[str], kernels: Sequence[str]) -> dict[str, t
                 remedy='write it like --instantiate "scale<__nv_bfloat16, 8>"'
                 + (', or --instantiate "bf16, 8"' if only else f"; kernels: {', '.join(kernels)}"),
             )
-        pieces = tuple(_SHORT.get(piece, piece) for piece in pieces)
+        pieces = tuple(FRAMEWORKS["short"].get(piece, piece) for piece in pieces)
         name = only if whole is not text else bare_name(text)
         if name in wanted:
             raise KernelError(

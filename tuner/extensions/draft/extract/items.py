@@ -11,6 +11,7 @@ from typing import Literal
 from tuner.extensions.draft.extract.names import DEVICE_NAMES
 from tuner.extensions.draft.extract.reading import Reading, SourceCode
 from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.host import Edit, apply_edits
 from tuner.source.syntax import closing, closing_angle, fold, mask, split_list, top_level
 
 _DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n\\]|\\\n|\\.)*")
@@ -206,10 +207,7 @@ def read_kind(masked: str, head: str) -> tuple[ItemKind, tuple[str, ...]]:
 
 
 def _class_names(declared: str) -> tuple[str, ...]:
-    match = re.match(
-        r"(?:typedef\s+)?(?:struct|class|union|enum(?:\s+(?:class|struct))?)\s+"
-        r"(?:[A-Z_]+\s+)?((?:\w+\s*::\s*)*\w+)", declared
-    )  # fmt: skip
+    match = re.match(rf"{CLASS.pattern}\s+(?:[A-Z_]+\s+)?((?:\w+\s*::\s*)*\w+)", declared)
     names = [match[1].rsplit("::", 1)[-1].strip()] if match else []
     if re.match(r"(?:typedef\s+)?enum\b", declared) and "{" in declared:
         inside = declared[declared.index("{") + 1 : declared.rfind("}")]
@@ -295,10 +293,9 @@ class SourceItem:
 
     def with_edits(self, edits: Iterable[tuple[Span, str]]) -> SourceItem:
         """Put texts in the place of spans of the code, given in order, and in `text` too."""
-        text, code = self.text, self.code
-        for (first, last), new in reversed([*edits]):
-            code = code[:first] + new + code[last:]
-            text = text[: self.lead + first] + new + text[self.lead + last :]
+        placed = [Edit(*span, new) for span, new in edits]
+        moved = (Edit(self.lead + e.start, self.lead + e.end, e.text) for e in placed)
+        text, code = apply_edits(self.text, moved), apply_edits(self.code, placed)
         return replace(self, text=text, code=code)
 
     def uses(self) -> frozenset[str]:

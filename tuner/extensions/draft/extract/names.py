@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.source.facts import IDENTIFIER, Span
+from tuner.source.facts import IDENTIFIER
+from tuner.source.host import Edit, apply_edits
 from tuner.source.syntax import closing, fold, listed, mask
 
-_SCALARS = {
-    "Half": "__half", "BFloat16": "__nv_bfloat16", "Float": "float", "Double": "double",
-    "Float8_e4m3fn": "__nv_fp8_e4m3", "Float8_e5m2": "__nv_fp8_e5m2", "Int": "int",
-    "Long": "int64_t", "Short": "int16_t", "Char": "int8_t", "Byte": "uint8_t", "Bool": "bool",
-}  # fmt: skip
+FRAMEWORKS = tomllib.loads(Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8"))
+_SCALARS, _DISPATCHED = FRAMEWORKS["scalars"], FRAMEWORKS["dispatched"]
 _TYPES = {name: of for name, of in _SCALARS.items() if of.startswith("__")}
 # of other hardware: the name alone is asked for
 _TYPES |= {name: f"c10::{name}" for name in ("Float8_e4m3fnuz", "Float8_e5m2fnuz")}
@@ -48,15 +47,6 @@ _COMPUTING = re.compile(
 # a file that may leave `at::` out
 _INSIDE = re.compile(r"\bnamespace\s+at\b")
 _SCALAR = re.compile(rf"\b(?:at::|torch::)?(?:ScalarType::)?k?({'|'.join(_SCALARS)})\b")
-_DISPATCHED = {
-    "FLOATING": ("float", "double"),
-    "INTEGRAL": ("int", "int64_t", "int16_t", "int8_t", "uint8_t"),
-    "ALL": ("float", "double", "int", "int64_t", "int16_t", "int8_t", "uint8_t"),
-    "REDUCED_FLOATING": ("__half", "__nv_bfloat16"),
-    "INDEX": ("int", "int64_t"),
-    "FP8": ("__nv_fp8_e4m3",),
-}
-_AND = {"AND_HALF": "__half", "BFLOAT16": "__nv_bfloat16", "BF16": "__nv_bfloat16"}
 DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE
 )
@@ -107,19 +97,16 @@ def expand_macro(
     text = re.sub(r"\s*##\s*", "", text)
     if depth >= _MAX_EXPANSIONS:
         return text
-    pieces, at = [], 0
+    edits, at = [], 0
     for match in re.finditer(r"([A-Za-z_]\w*)\s*(?=\()", text):
         inner = known.get(match[1])
         if match.start() < at or inner is None or inner.parameters is None:
             continue
-        if inner.name == macro.name:
-            continue
         inside, end = listed(text, match.end())
-        if end:
+        if end and inner.name != macro.name:
             made = expand_macro(inner, inside, known, depth + 1, with_code=with_code)
-            pieces += [text[at : match.start()], made]
-            at = end
-    return "".join([*pieces, text[at:]])
+            edits.append(Edit(match.start(), at := end, made))
+    return apply_edits(text, edits)
 
 
 _LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"')
@@ -129,16 +116,13 @@ _PLACE = re.compile(r"\bstring_literal_(\d+)\b")
 
 def without_strings(text: str, strings: list[str]) -> str:
     """Put names for the literals in `text`, which are appended to `strings`; blank comments."""
-    masked = mask(text)
-    pieces, at = [], 0
+    masked, edits = mask(text), []
     for match in _LITERAL.finditer(text):
-        if match.start() < at or masked[match.start() : match.end()].strip():
-            continue
-        # what a comment holds is blank around it too
-        pieces += [masked[at : match.start()], f"string_literal_{len(strings)}"]
-        strings.append(match[0])
-        at = match.end()
-    return "".join([*pieces, masked[at:]])
+        # what a comment holds is blank
+        if not masked[match.start() : match.end()].strip():
+            edits.append(Edit(*match.span(), f"string_literal_{len(strings)}"))
+            strings.append(match[0])
+    return apply_edits(masked, edits)
 
 
 def with_strings(text: str, strings: Sequence[str]) -> str:
@@ -151,18 +135,15 @@ _FRAMEWORKS = macros_in(Path(__file__).with_name("frameworks.h").read_text(encod
 
 def replace_names(text: str, masked: str, own: frozenset[str]) -> str:
     """Write CUDA's names for frameworks' types and macros that are not `own`; lines stay."""
-    pieces, at = [], 0
-    found = [(m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
+    edits = [Edit(*m.span(), _TYPES[m[1]]) for m in _TYPE.finditer(masked)]
     inside = _INSIDE.search(masked) is not None
-    found += [
-        (m.span(), "double" if m["of"] == "double" else "float")
+    edits += [
+        Edit(*m.span(), "double" if m["of"] == "double" else "float")
         for m in _COMPUTING.finditer(masked)
         if m["scope"] or inside
     ]
-    for (start, end), name in sorted([*found, *_expand_frameworks(text, masked, own)]):
-        pieces += [text[at:start], name]
-        at = end
-    text = _FROM_BITS.sub(_cast_of_bits, "".join([*pieces, text[at:]]))
+    edits += _expand_frameworks(text, masked, own)
+    text = _FROM_BITS.sub(_cast_of_bits, apply_edits(text, edits))
     if _HALF_CLASS.search(text) is None:
         text = _TO_HALF.sub("", text)
     return _USING.sub("", _without_annotations(text))
@@ -179,27 +160,24 @@ def _cast_of_bits(match: re.Match[str]) -> str:
 
 def _without_annotations(text: str) -> str:
     # `[&] __device__ (int i) {`: NVRTC takes none there, and needs none
-    masked = mask(text)
-    for match in reversed([*_ANNOTATED.finditer(masked)]):
-        start, end = match.span(1)
-        text = text[:start] + "\n" * text.count("\n", start, end) + text[end:]
-    return text
+    spans = (match.span(1) for match in _ANNOTATED.finditer(mask(text)))
+    return apply_edits(text, (Edit(*span, "\n" * text.count("\n", *span)) for span in spans))
 
 
-def _expand_frameworks(text: str, masked: str, own: frozenset[str]) -> Iterator[tuple[Span, str]]:
+def _expand_frameworks(text: str, masked: str, own: frozenset[str]) -> Iterator[Edit]:
     for match in re.finditer(r"\b[A-Z][A-Z0-9_]+\b", masked):
         macro = _FRAMEWORKS.get(match[0])
         if macro is None or match[0] in own:
             continue
         if macro.parameters is None:
-            yield match.span(), macro.body
+            yield Edit(*match.span(), macro.body)
         elif masked.startswith("(", match.end()):
             end = closing(masked, match.end()) or match.end() + 1
             strings: list[str] = []
             arguments, _ = listed(without_strings(text[match.end() : end], strings), 0)
             lines = "\n" * masked.count("\n", match.start(), end)
             expansion = with_strings(expand_macro(macro, arguments, {}), strings)
-            yield (match.start(), end), expansion + lines
+            yield Edit(match.start(), end, expansion + lines)
 
 
 _DISPATCHES = re.compile(
@@ -224,6 +202,6 @@ def dispatched_types(macro: str, arguments: tuple[str, ...]) -> tuple[str, tuple
     texts = [text for text in arguments if not re.search(r"[.{]", text)]
     more = [_SCALARS[m[1]] for text in texts for m in _SCALAR.finditer(text)]
     # FLOATING_TYPES_AND_HALF, ..._AND_BFLOAT16
-    more += [name for word, name in _AND.items() if word in macro.upper()]
+    more += [name for word, name in FRAMEWORKS["added"].items() if word in macro.upper()]
     name = {"INDEX": "index_t", "FP8": "fp8_t"}.get(kind, "scalar_t")
     return name, tuple(dict.fromkeys((*types, *more)))

@@ -34,9 +34,8 @@ def in_project(name: str, includer: Path) -> Path | None:
     parts = PurePosixPath(name).parts
     if top is None or not parts or ".." in parts:
         return None
-    paths = [
-        path for path in _list_headers(top).get(parts[-1], ()) if path.parts[-len(parts) :] == parts
-    ]
+    named = _list_headers(top).get(parts[-1], ())
+    paths = [path for path in named if path.parts[-len(parts) :] == parts]
     if not paths:
         return None
     own = includer.resolve().parts
@@ -55,11 +54,9 @@ def _are_same(paths: list[Path]) -> bool:
 def _top(folder: Path) -> Path | None:
     # a repository, else the outermost folder that looks like a project's
     above = [folder, *folder.parents][:_MOST_LEVELS]
-    repository = next((place for place in above if (place / ".git").exists()), None)
-    if repository is not None:
-        return repository
+    repositories = [place for place in above if (place / ".git").exists()]
     tops = [place for place in above if any((place / name).is_file() for name in _TOPS)]
-    return tops[-1] if tops else None
+    return next(iter([*repositories, *reversed(tops)]), None)
 
 
 @cache
@@ -135,9 +132,8 @@ def includes_of(files: Iterable[Path]) -> re.Pattern[str]:
 def _including(path: Path, paths: list[Path], texts: Mapping[Path, str]) -> Iterator[Path]:
     # what a header goes by may stand before the #include of the header that #includes it
     include = includes_of([path])
-    above = [
-        file for file in paths if file.suffix in _HEADER_SUFFIXES and include.search(texts[file])
-    ]
+    headers = (file for file in paths if file.suffix in _HEADER_SUFFIXES)
+    above = [file for file in headers if include.search(texts[file])]
     known = {path, *paths}
     while above:
         include = includes_of(above)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from tuner.extensions.draft.extract.conditions import (
     DIRECTIVE,
+    HEADERS,
     PLATFORM_FLAG,
     PREDEFINED,
     TYPE_FLAG,
@@ -21,28 +22,16 @@ from tuner.extensions.draft.extract.names import Macro, expand_macro, macros_in,
 from tuner.extensions.draft.extract.project import in_project, includes_of
 from tuner.model.errors import KernelError
 from tuner.source.facts import IDENTIFIER
+from tuner.source.host import Edit, apply_edits
 from tuner.source.reader import source_text
 from tuner.source.syntax import closing, listed, mask
 from tuner.source.unsupported import require_cuda
 
 _NAMED = re.compile(r"#\s*include(?:_next)?\s*(?:<(?P<angled>[^>\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
-# what NVRTC brings, or stands in for (tuner/compiler/shims)
-_TOOLKIT = re.compile(
-    r"cuda_(?:fp\d\w*|bf16)\.h(?:pp)?|math_constants\.h|vector_(?:types|functions)\.h|mma\.h"
-    r"|cuda_(?:pipeline|awbarrier)\w*\.h|cooperative_groups(?:/.*|\.h)|nv/target|curand_kernel\.h|cuComplex\.h"
-    r"|cuda/[\w/]+|cub/.*|(?:assert|float|limits|math|stddef|stdint|stdio)\.h"
-    r"|c(?:assert|float|limits|math|stddef|stdint|stdio)|(?:sm_\d+|device)_\w+\.h(?:pp)?"
-)
-
-_FRAMEWORK = re.compile(
-    r"(?:torch|ATen|c10|pybind11|tvm|dlpack|cutlass|cute|thrust|nccl\w*|nvToolsExt)\b"
-    r"|Python\.h|\w*extension\w*\.h|cu(?:blas|sparse|dnn|fft)\w*\.h"
+_TOOLKIT, _FRAMEWORK, _HOST = (
+    re.compile("|".join(HEADERS["origins"][origin])) for origin in ("toolkit", "framework", "host")
 )
 _DEVICE_CODE = re.compile(r"__(?:device|global)__|\bC10_(?:HOST_)?DEVICE\b")
-_HOST = re.compile(
-    r"cuda(?:_runtime\w*|_profiler\w*|Typedefs)?\.h|curand\.h|device_launch_parameters\.h"
-    r"|[a-z_]+|(?:std(?:lib|bool|arg|align)|inttypes|string|time|unistd|getopt|errno|sys/\w+)\.h"
-)
 # how far above a file a folder `include` is looked for
 _LEVELS = 5
 
@@ -178,9 +167,7 @@ class Reading:
     def searched_headers(self) -> list[Path]:
         """List the headers that were found by their names alone."""
         includes = (include for code in self.files.values() for include in code.included.values())
-        return [
-            include.path for include in includes if include.is_searched and include.path is not None
-        ]
+        return [i.path for i in includes if i.is_searched and i.path is not None]
 
 
 # where the macros of a build stand, as if they were a file
@@ -209,9 +196,8 @@ def read_all(
     """
     for folder in folders:
         if not folder.is_dir():
-            raise KernelError(
-                "is not a folder", path=folder, remedy="give --include a folder of headers"
-            )
+            remedy = "give --include a folder of headers"
+            raise KernelError("is not a folder", path=folder, remedy=remedy)
     require_cuda(path, source_text(path))
     reading = Reading(folders)
     pairs = [(name, value or "1") for name, _, value in (one.partition("=") for one in defined)]
@@ -242,36 +228,17 @@ def _read(path: Path, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> 
     reading.files[whole] = SourceCode(path, text, mask(text), reader.included)
 
 
-def _is_read(include: Include, reading: Reading, chain: tuple[tuple[Path, int], ...]) -> bool:
-    assert include.path is not None
-    try:
-        _read(include.path, reading, chain)
-    except KernelError:
-        if not include.is_searched:
-            raise
-        # a header that was only looked for may be no C++, or for another build
-        reading.pending.discard(include.path.resolve())
-        return False
-    return True
-
-
 def _without_scopes_of_others(text: str, macros: Mapping[str, str | None]) -> str:
     # macros alone in a line that open or close a namespace, of headers that are not there
-    def drop_namespace(match: re.Match[str]) -> str:
-        return "" if "NAMESPACE" in match[1] and match[1] not in macros else match[0]
-
-    pieces, at = [], 0
-    for match in _LONE_NAME.finditer(mask(text)):
-        pieces += [text[at : match.start()], drop_namespace(match)]
-        at = match.end()
-    return "".join([*pieces, text[at:]])
+    lone = (m for m in _LONE_NAME.finditer(mask(text)) if "NAMESPACE" in m[1])
+    return apply_edits(text, (Edit(*match.span(), "") for match in lone if match[1] not in macros))
 
 
 def _whole(text: str, halves: Mapping[str, Macro]) -> str:
     # with macros written out that would leave a definition in pieces
     if not halves:
         return text
-    masked, pieces, at = mask(text), [], 0
+    masked, edits, at = mask(text), [], 0
     for match in re.finditer(rf"^[ \t]*#.*|\b({'|'.join(halves)})\b[ \t]*", masked, re.MULTILINE):
         if match[1] is None or match.start() < at:
             continue
@@ -284,9 +251,8 @@ def _whole(text: str, halves: Mapping[str, Macro]) -> str:
             made = expand_macro(macro, arguments, halves, with_code=True)
             others = {name: one for name, one in halves.items() if name != match[1]}
             lines = "\n" * masked.count("\n", match.start(), end)
-            pieces += [text[at : match.start()], _whole(made, others), lines]
-            at = end
-    return "".join([*pieces, text[at:]])
+            edits.append(Edit(match.start(), at := end, _whole(made, others) + lines))
+    return apply_edits(text, edits)
 
 
 class _Preprocessor:
@@ -314,9 +280,8 @@ class _Preprocessor:
                 self.lines[at] = REMOVED
             at = end
         if self.groups:
-            raise KernelError(
-                "has an #if without its #endif", path=self.path, remedy="close it with #endif"
-            )
+            message = "has an #if without its #endif"
+            raise KernelError(message, path=self.path, remedy="close it with #endif")
 
     def directive(self, name: str, at: int, end: int) -> None:
         joined = "\n".join(row.removesuffix("\\") for row in self.masked[at:end])
@@ -344,9 +309,8 @@ class _Preprocessor:
         if name in ("if", "ifdef", "ifndef"):
             self.groups.append(_Group(self.is_live))
         elif not self.groups:
-            raise KernelError(
-                f"has an #{name} without its #if", path=self.path, line=at + 1, remedy="remove it"
-            )
+            message = f"has an #{name} without its #if"
+            raise KernelError(message, path=self.path, line=at + 1, remedy="remove it")
         group = self.groups[-1]
         if name == "endif":
             self.groups.pop()
@@ -373,13 +337,10 @@ class _Preprocessor:
 
     def define_flags(self, condition: str, at: int) -> Mapping[str, str | None]:
         macros = self.reading.macros
-        found = [name for name in IDENTIFIER.findall(condition) if name not in macros]
-        found = [
-            name
-            for name in found
-            if PLATFORM_FLAG.fullmatch(name)
-            or (TYPE_FLAG.fullmatch(name) and not self.is_choice(at))
-        ]
+        is_flag = PLATFORM_FLAG.fullmatch
+        undefined = [name for name in IDENTIFIER.findall(condition) if name not in macros]
+        types = [n for n in undefined if TYPE_FLAG.fullmatch(n) and not self.is_choice(at)]
+        found = [name for name in undefined if is_flag(name) or name in types]
         for name in found:
             self.reading.flags.setdefault(name, (self.path, at + 1))
         return {**macros, **dict.fromkeys(found, "1")}
@@ -416,10 +377,15 @@ class _Preprocessor:
             if not _ONCE.search(text) and not _GUARD.match(text):
                 raise _cycle(found.path, chain[start:])
         elif whole not in self.reading.files:
-            is_read = _is_read(found, self.reading, chain)
-            self.included[at + 1] = (
-                found if is_read else replace(found, origin="missing", path=None)
-            )
+            try:
+                _read(found.path, self.reading, chain)
+            except KernelError:
+                if not found.is_searched:
+                    raise
+                # a header that was only looked for may be no C++, or for another build
+                self.reading.pending.discard(whole)
+                found = replace(found, origin="missing", path=None)
+            self.included[at + 1] = found
 
 
 def _cycle(path: Path, chain: tuple[tuple[Path, int], ...]) -> KernelError:

@@ -159,12 +159,9 @@ def open_struct(
             # a type that the kernel's body names is not known in its head
             own = _own_types(kernel)
             pointed = (_resolve_void(member, match["name"], conversions) for member in members)
-            struct_members = tuple(
-                replace(struct_member, c_type=_spell_type(struct_member.c_type, own))
-                for struct_member in pointed
-            )
-            unused = frozenset(_unused_members(struct_members, items, kernel, mentioned))
-            found = Opened(place, match["name"], match[1], struct_members, unused)
+            members = tuple(replace(m, c_type=_spell_type(m.c_type, own)) for m in pointed)
+            unused = frozenset(_unused_members(members, items, kernel, mentioned))
+            found = Opened(place, match["name"], match[1], members, unused)
             # do the members' names mean something else in the kernel?
             others = (kernel.code[:start], *pieces[:place], *pieces[place + 1 :])
             taken = {n for text in others for n in _bare(text, found.given)}
@@ -216,11 +213,7 @@ def _rewrite_kernel(
     kernel = _rename_locals(kernel, span[1], {name: f"{name}_" for name in renamed})
     names = "|".join(member.name for member in found.members)
     owner = rf"(?<![\w.>]){found.parameter}\s*\.\s*"
-    forms = {
-        rf"{owner}{struct_member.spelled}": struct_member.name
-        for struct_member in found.members
-        if struct_member.path
-    }
+    forms = {f"{owner}{member.spelled}": member.name for member in found.members if member.path}
     forms[rf"{owner}(?=(?:{names})\b)"] = ""
     places = [
         (match.span(), new)
@@ -234,9 +227,8 @@ def _rewrite_kernel(
     start, end = span
     brace = kernel.code.index("{", end)
     gone = f"\n{REMOVED}" * kernel.code.count("\n", start, end)
-    rows = f"({gone}" + "".join(
-        f"\n{WRITTEN}{row}" for row in _rows(_with_members(pieces, found), ")")
-    )
+    written = _rows(_with_members(pieces, found), ")")
+    rows = f"({gone}" + "".join(f"\n{WRITTEN}{row}" for row in written)
     const = "const " if re.search(r"\bconst\b|__grid_constant__", pieces[found.place]) else ""
     built = f"\n{WRITTEN}  {const}{found.struct} {found.parameter}{{{found.built}}};"
     inside = f"{{{built}" if whole else "{"
@@ -255,11 +247,9 @@ def _rename_locals(kernel: SourceItem, start: int, names: Mapping[str, str]) -> 
     edits = []
     for name, wanted in names.items():
         other = next(one for n in range(len(taken) + 1) if (one := wanted + "_" * n) not in taken)
-        places = re.finditer(rf"(?<![\w.>]){name}\b", kernel.code[start:])
+        places = re.compile(rf"(?<![\w.>]){name}\b").finditer(kernel.code, start)
         edits += [(match.span(), other) for match in places]
-    return kernel.with_edits(
-        ((start + first, start + last), new) for (first, last), new in sorted(edits)
-    )
+    return kernel.with_edits(edits)
 
 
 def _parameter_list(kernel: SourceItem) -> Span | None:
@@ -366,23 +356,22 @@ def _split(
     passed = [re.search(r"(\w+)\s*$", piece) for piece in pieces]
     arguments = [match[1] if match else "" for match in passed]
     arguments[found.place] = f"{found.struct}{{{found.built}}}"
-    wrapper = "\n".join(
-        [
-            f"// {name} with the members of {found.struct} as its parameters.",
-            *([template] if template else []),
-            f"__global__ void {bounds_text}{name}(",
-            *_rows(_with_members(pieces, found), ") {"),
-            f"  {name}_body{_template_arguments(template)}(",
-            *_rows(arguments, ");"),
-            "}",
-        ]
-    )
-    code = wrapper.partition("\n")[2]
+    parameters, _ = read_template(template, 0, LineIndex(template))
+    names = [f"{p.name}..." if "..." in p.kind else p.name for p in parameters]
+    given = f"<{', '.join(names)}>" if names else ""
+    rows = [
+        f"// {name} with the members of {found.struct} as its parameters.",
+        *([template] if template else []),
+        f"__global__ void {bounds_text}{name}(",
+        *_rows(_with_members(pieces, found), ") {"),
+        f"  {name}_body{given}(",
+        *_rows(arguments, ");"),
+        "}",
+    ]
+    wrapper, code = "\n".join(rows), "\n".join(rows[1:])
     inner = replace(kernel, kind="function", text=body, head="__device__")
-    outer = replace(
-        kernel, text=wrapper, code=code, head=code.partition("{")[0], lead=len(wrapper) - len(code)
-    )
-    return inner, outer
+    lead, head = len(wrapper) - len(code), code.partition("{")[0]
+    return inner, replace(kernel, text=wrapper, code=code, head=head, lead=lead)
 
 
 def _rows(texts: Sequence[str], end: str) -> list[str]:
@@ -394,12 +383,6 @@ def _rows(texts: Sequence[str], end: str) -> list[str]:
             row = "   "
         row += piece
     return [*rows, row]
-
-
-def _template_arguments(template: str) -> str:
-    parameters, _ = read_template(template, 0, LineIndex(template))
-    names = [f"{p.name}..." if "..." in p.kind else p.name for p in parameters]
-    return f"<{', '.join(names)}>" if names else ""
 
 
 def arguments_of(site_text: str, found: Opened) -> list[str]:
@@ -423,7 +406,4 @@ def arguments_of(site_text: str, found: Opened) -> list[str]:
         pairs = zip(found.members, pieces, strict=True)
         return [piece for member, piece in pairs if member.name not in found.unused]
     owner = site_text.strip() if re.fullmatch(r"\w+", site_text.strip()) else found.parameter
-    return [
-        named.get(struct_member.name, f"{owner}.{struct_member.path or struct_member.name}")
-        for struct_member in found.given
-    ]
+    return [named.get(m.name, f"{owner}.{m.path or m.name}") for m in found.given]

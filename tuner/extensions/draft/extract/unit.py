@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import wrap
 
+from tuner.extensions.draft.extract.conditions import HEADERS
 from tuner.extensions.draft.extract.items import (
     SourceItem,
     chunks,
@@ -19,13 +20,7 @@ from tuner.extensions.draft.extract.items import (
     without_repeats,
 )
 from tuner.extensions.draft.extract.names import ARITHMETIC, STAND_INS
-from tuner.extensions.draft.extract.reading import (
-    REMOVED,
-    WRITTEN,
-    Include,
-    Reading,
-    read_all,
-)
+from tuner.extensions.draft.extract.reading import REMOVED, WRITTEN, Include, Reading, read_all
 from tuner.source.facts import IDENTIFIER
 from tuner.source.host import implied_headers, is_marked
 
@@ -38,62 +33,16 @@ _HOST_ONLY = re.compile(r"(?<!__device__ )\b__host__\b(?!\s+(?:__\w+__\s+)*__dev
 _OF_8_BITS = re.compile(r"_fp8_|\b__NV_E\dM\d\b")
 # namespaces of CUDA's own headers
 _DEVICE_SCOPES = frozenset(("cooperative_groups", "cub", "nvcuda", "wmma", "cuda", "ptx"))
-# headers that only some code needs, slow to compile or not there on the CPU
-_ONLY_WITH = {
-    "cub/": r"\bcub\b",
-    "cooperative_groups": r"\bcooperative_groups\b",
-    "cuda/": r"\bcuda\s*::",
-    "mma.h": r"\b(?:nvcuda|wmma)\b",
-    "cuda_pipeline": r"\b__pipeline\w*",
-    "curand": r"\bcurand\w*",
-    "cstdio": r"\bprintf\b",
-    "stdio.h": r"\bprintf\b",
-    "cassert": r"\bassert\b",
-    "assert.h": r"\bassert\b",
-    "cuda_fp8": r"\b__nv_fp8\w*|\b__NV_\w+|\b__nv_cvt_\w+fp8\w*",
-    "cuda_fp6": r"\b__nv_fp6\w*|\b__nv_cvt_\w+fp6\w*",
-    "cuda_fp4": r"\b__nv_fp4\w*|\b__nv_cvt_\w+fp4\w*",
-}
+# where names of C++'s own library are: in what CUDA ships instead, and in what stands for it
+_OF_CUDA, _STOOD_FOR = (
+    {name: header for header, names in HEADERS[kind].items() for name in names.split()}
+    for kind in ("standard", "stood_for")
+)
+_ANYWHERE = {scope: {*names.split()} for scope, names in HEADERS["anywhere"].items()}
 _CUB = re.compile(
     r"(Block(?:Reduce|Scan|RadixSort|Load|Store|Exchange|MergeSort)|Warp(?:Reduce|Scan|MergeSort))"
     r"(?:Algorithm)?\b"
 )
-# of all its headers, or stood for
-_CUB_SCALARS = frozenset(("Sum", "Max", "Min")) | {
-    f"BLOCK_{what}"
-    for what in (
-        *("REDUCE_WARP_REDUCTIONS", "REDUCE_RAKING", "REDUCE_RAKING_COMMUTATIVE_ONLY"),
-        *("SCAN_WARP_SCANS", "SCAN_RAKING", "SCAN_RAKING_MEMOIZE"),
-        *("LOAD_DIRECT", "LOAD_TRANSPOSE", "LOAD_VECTORIZE", "LOAD_STRIPED"),
-        *("STORE_DIRECT", "STORE_TRANSPOSE", "STORE_VECTORIZE", "STORE_STRIPED"),
-    )
-}
-# C++'s own library: NVRTC has none, but what CUDA ships instead
-_STANDARD = {
-    "algorithm": "max min clamp",
-    "array": "array",
-    "bit": "bit_cast bit_ceil bit_floor countl_zero countr_zero has_single_bit popcount",
-    "cmath": "acos acosh asin asinh atan atan2 atanh cbrt copysign cosh erfc exp2 expm1 fdim fmod"
-    " frexp hypot ilogb ldexp lgamma llrint llround log10 log1p log2 logb lrint lround modf"
-    " nearbyint remainder rint round scalbn signbit sinh tan tgamma trunc",
-    "concepts": "same_as integral floating_point convertible_to derived_from signed_integral"
-    " unsigned_integral",
-    "cstring": "memcpy memset",
-    "cstddef": "size_t ptrdiff_t byte nullptr_t",
-    "functional": "plus multiplies minus divides less greater unary_function binary_function",
-    "limits": "numeric_limits",
-    "tuple": "tuple make_tuple tie get apply tuple_size_v",
-    "utility": "pair make_pair swap exchange declval index_sequence make_index_sequence"
-    " integer_sequence make_integer_sequence index_sequence_for in_place",
-    "type_traits": "",
-}
-# from the stand-ins of tuner/compiler/shims, or built in
-_MATHS = "abs ceil cos erf exp fabs floor fma fmax fmin isfinite isinf isnan log pow sin sqrt tanh"
-_ELSEWHERE = {
-    **dict.fromkeys(_MATHS.split(), "cmath"),
-    **{f"{u}int{bits}_t": "cstdint" for u in ("", "u") for bits in (8, 16, 32, 64, "ptr")},
-}
-_BUILT_IN = frozenset(("move", "forward", "initializer_list"))
 _STD = re.compile(r"(?<![\w:])(?:::)?std\s*::\s*(\w+)")
 _WHY = {
     "framework": "of a framework",
@@ -119,8 +68,8 @@ def device_marks(items: Iterable[SourceItem]) -> frozenset[str]:
 def _stand_ins(header: Path = STAND_INS) -> tuple[SourceItem, ...]:
     reading = read_all(header)
     items = items_of(reading, header)
-    source_items = (item for item in items if item.names or item.kind == "function")
-    return tuple(replace(item, path=Path(STAND_INS.name)) for item in source_items)
+    named = (item for item in items if item.names or item.kind == "function")
+    return tuple(replace(item, path=Path(STAND_INS.name)) for item in named)
 
 
 def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[SourceItem]:
@@ -152,10 +101,9 @@ def _standing_for(items: Sequence[SourceItem], names: Iterable[str]) -> list[Sou
     chosen = [item for item in chosen if item.namespace or nearer.isdisjoint(item.names)]
     uses = {(name, item.namespace) for item in chosen for name in item.uses()}
     return [
-        source_item
-        for source_item in _stand_ins()
-        if source_item in chosen
-        or any((name, source_item.namespace) in uses for name in source_item.names)
+        item
+        for item in _stand_ins()
+        if item in chosen or any((name, item.namespace) in uses for name in item.names)
     ]
 
 
@@ -200,14 +148,8 @@ def select_items(
     own = [*without_repeats(_in_order(items, usable, found))]
     has_fp8 = any("__nv_fp8" in text for text in (*names, *(item.code for item in own)))
     arithmetic = _stand_ins(ARITHMETIC) if mixed else ()
-    return [
-        *(
-            source_item
-            for source_item in arithmetic
-            if has_fp8 or not _OF_8_BITS.search(source_item.code)
-        ),
-        *own,
-    ]
+    fitting = (item for item in arithmetic if has_fp8 or not _OF_8_BITS.search(item.code))
+    return [*fitting, *own]
 
 
 def _in_order(
@@ -409,7 +351,11 @@ def preamble(
     text.extend(f"// {row}" for row in rows)
     text.add("")
     plain, standing = _standard_library(masked)
-    headers = list(dict.fromkeys([*_toolkit(reading, masked), *_of_cudas(masked), *plain]))
+    # what a framework's headers, or those of other versions of CUDA, bring without being asked
+    homes = _OF_CUDA | {name: home for name, home in _STOOD_FOR.items() if home == "cmath"}
+    asked = re.findall(r"\bcuda\s*::\s*std\s*::\s*(\w+)", masked)
+    of_cuda = sorted({f"cuda/std/{homes[name]}" for name in asked if name in homes})
+    headers = list(dict.fromkeys([*_toolkit(reading, masked), *of_cuda, *plain]))
     directives = [f"#include <{header}>" for header in headers]
     implied = implied_headers("\n".join([masked, *instances]), directives)
     text.extend([*directives, *(f"#include <{header}>" for header in implied)])
@@ -425,7 +371,8 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
             name = include.name
             if include.origin != "toolkit":
                 continue
-            only = next((p for start, p in _ONLY_WITH.items() if name.startswith(start)), None)
+            asked = (p for start, p in HEADERS["only_with"].items() if name.startswith(start))
+            only = next(asked, None)
             if only is not None and not re.search(only, masked):
                 continue
             if name == "cub/cub.cuh":
@@ -434,17 +381,9 @@ def _toolkit(reading: Reading, masked: str) -> Iterator[str]:
                 yield name
 
 
-def _of_cudas(masked: str) -> Iterator[str]:
-    # what a framework's headers, or those of other versions of CUDA, bring without being asked
-    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
-    homes |= dict.fromkeys(_MATHS.split(), "cmath")
-    names = re.findall(r"\bcuda\s*::\s*std\s*::\s*(\w+)", masked)
-    yield from sorted({f"cuda/std/{homes[name]}" for name in names if name in homes})
-
-
 def _cub(masked: str) -> list[str]:
     # BlockReduce is in block/block_reduce.cuh: all of cub takes two seconds to compile
-    used = {match[1] for match in re.finditer(r"\bcub\s*::\s*(\w+)", masked)} - _CUB_SCALARS
+    used = {match[1] for match in re.finditer(r"\bcub\s*::\s*(\w+)", masked)} - _ANYWHERE["cub"]
     parts = [match for name in sorted(used) if (match := _CUB.match(name))]
     if len(parts) < len(used) or not used:
         return ["cub/cub.cuh"]
@@ -453,10 +392,9 @@ def _cub(masked: str) -> list[str]:
 
 
 def _standard_library(masked: str) -> tuple[list[str], list[str]]:
-    names = {match[1] for match in _STD.finditer(masked)} - _BUILT_IN
-    plain = sorted({_ELSEWHERE[name] for name in names if name in _ELSEWHERE})
-    homes = {name: home for home, listed in _STANDARD.items() for name in listed.split()}
-    own = {name: homes.get(name, "type_traits") for name in sorted(names - _ELSEWHERE.keys())}
+    names = {match[1] for match in _STD.finditer(masked)} - _ANYWHERE["std"]
+    plain = sorted({_STOOD_FOR[name] for name in names if name in _STOOD_FOR})
+    own = {name: _OF_CUDA.get(name, "type_traits") for name in sorted(names - _STOOD_FOR.keys())}
     if not own:
         return plain, []
     headers = sorted(set(own.values()))

@@ -91,7 +91,9 @@ def shapes_over(
     in another way than by a line, a division, a product or a sum, is no axis: of several, the later
     in `names`.
     """
-    axes = [name for name in names if _moves(name, near, extents)]
+    before = extents(near)
+    doubled = {name: extents({**near, name: 2 * near[name]}) for name in names}
+    axes = [n for n in names if doubled[n] is not None and before not in (None, doubled[n])]
     while True:
         samples = [*_samples(axes, near, extents), *_samples([], base, extents)]
         found = [_expression(place, axes, samples) for place in range(len(samples[0][1]))]
@@ -105,12 +107,6 @@ def shapes_over(
             if not settings:
                 return [], []
         axes = [axis for axis in axes if axis not in settings]
-
-
-def _moves(name: str, base: Sizes, extents: Extents) -> bool:
-    before = extents(base)
-    after = extents({**base, name: 2 * base[name]})
-    return after is not None and before is not None and after != before
 
 
 Sample = tuple[Sizes, tuple[int, ...]]

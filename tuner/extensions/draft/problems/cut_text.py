@@ -13,97 +13,11 @@ from typing import Any
 
 from tuner.extensions.draft.problems.cut import Cut
 from tuner.extensions.draft.problems.graph import Size, Trace, is_constant
+from tuner.extensions.draft.space import render
 from tuner.model import TUNER_VERSION
 
 # What FX adds to a line to free what is read for the last time.
 _FREED = re.compile(r";  [\w =]+ = None$", re.MULTILINE)
-PART = '''"""Part `{part}` of {problem}, cut by tune {version}: a problem of its own.
-
-{said}
-"""
-
-{imports}
-{sizes}
-
-class Model(torch.nn.Module):
-{forward}
-
-
-def get_inputs():
-    return [
-{drawn}
-    ]
-
-
-def get_init_inputs():
-    return []
-'''
-WHOLE = '''"""`ModelNew` of {problem}, cut by tune {version}.
-
-PyTorch computes what its libraries are best at. Here {count} as text: as cut, or
-as `tune export --format kernelbench` wrote them with their tuned kernels.
-"""
-
-import inspect
-import sys
-import types
-import warnings
-
-import torch
-
-_CUT_PROBLEM = {text}
-
-_CUT_PARTS = {{
-{parts}
-}}
-
-
-def _cut_module(name, text):
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(text, f"<{{name}}>", "exec"), module.__dict__)
-    return module
-
-
-def _cut_part(name):
-    module = _cut_module(f"_cut_{digest}_{{name}}", _CUT_PARTS[name])
-    return getattr(module, "ModelNew", None) or module.Model
-
-
-_cut_problem = _cut_module("_cut_{digest}", _CUT_PROBLEM)
-_cut_parts = {{name: _cut_part(name)() for name in _CUT_PARTS}}
-
-
-{forward}
-
-
-def _cut_shapes(inputs):
-    return [(tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in inputs]
-
-
-class ModelNew(_cut_problem.Model):
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        bound = inspect.signature(super().__init__).bind(*arguments, **named)
-        self._cut_made, self._cut_training = repr(bound.arguments), self.training
-
-    def forward(self, *inputs, **named):
-        if torch.compiler.is_compiling():
-            return super().forward(*inputs, **named)
-        graded = torch.is_grad_enabled()
-        if named or _cut_shapes(inputs) != {shapes}:
-            why = "not cut for these inputs"
-        elif self._cut_made != {made!r}:
-            why = "made with other arguments than the problem's"
-        elif {has_mode} and self.training is not self._cut_training:
-            why = f"training is {{self.training}}"
-        elif graded and any(getattr(x, "requires_grad", False) for x in inputs):
-            why = "an input wants a derivative"
-        else:
-            with torch.no_grad():
-                return _cut_forward(self, *inputs)
-        warnings.warn(f"{problem}: {{why}}: PyTorch computes it", stacklevel=2)
-        return super().forward(*inputs, **named)
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +103,8 @@ def part_text(cut: Cut, name: str, facts: Facts, *, alike: bool = False) -> str:
     unpack = "import base64\nimport zlib\n\n" if any("zlib." in one for one in drawn) else ""
     endless = "from math import inf, nan\n\n" if re.search(r"\b(inf|nan)\b", forward) else ""
     constants = "".join(f"\n{n} = {values[0]}" for values, n in sizes.named.items())
-    return PART.format(
+    return render(
+        "problems/part.py.j2",
         part="" if alike else name,
         problem=facts.problem,
         version=TUNER_VERSION,
@@ -227,7 +142,8 @@ def whole_text(
         f"({tuple(one.shape)}, {one.dtype})" if hasattr(one, "shape") else repr(one)
         for one in trace.inputs.values()
     ]
-    return WHOLE.format(
+    return render(
+        "problems/cut.py.j2",
         problem=facts.problem,
         version=TUNER_VERSION,
         count=f"stand {len(files)} parts" if len(files) != 1 else "stands one part",
@@ -236,7 +152,7 @@ def whole_text(
         digest=sha256(repr(files).encode()).hexdigest()[:10],
         forward=re.sub(r"self\.(\w+)\(", r'_cut_parts["\1"](', forward),
         shapes=f"[{', '.join(shapes)}]",
-        made=facts.made,
+        made=repr(facts.made),
         has_mode=trace.has_mode or "training" in facts.text,
     )
 

@@ -275,9 +275,8 @@ class _Problem:
                 held = {"input": values, "constant": trace.constants}.get(source.kind, weights)
                 known[node.name] = held[source.target]
             elif node.op == "call_function":
-                args, named = self.torch.fx.node.map_arg(
-                    (node.args, node.kwargs), lambda one: known[one.name]
-                )
+                given = node.args, node.kwargs
+                args, named = self.torch.fx.node.map_arg(given, lambda one: known[one.name])
                 known[node.name] = node.target(*args, **named)
         return known
 

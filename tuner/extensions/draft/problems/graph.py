@@ -234,9 +234,8 @@ class Trace:
             if kind == "constant":
                 tensor = self.constants[target]
                 if tensor.numel() > _MOST_CONSTANTS:
-                    raise self._refuse(
-                        f"its `forward` makes a constant of {tensor.numel()} numbers"
-                    )
+                    count = tensor.numel()
+                    raise self._refuse(f"its `forward` makes a constant of {count} numbers")
                 values = f"{_number_text(tensor.tolist())}, dtype={tensor.dtype}"
             node.meta["source"] = Source(kind, target, values)
 

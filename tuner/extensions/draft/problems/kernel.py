@@ -10,6 +10,7 @@ from tuner.extensions.draft.host_values import HostLaunch
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.problems.statement import StatedArray, Statement
+from tuner.extensions.draft.space import render
 from tuner.model.errors import KernelError
 from tuner.source.facts import Constant, KernelFunction, KernelParameter
 from tuner.space.blanks import MARK
@@ -110,7 +111,7 @@ def _misfit(
     arrays: Sequence[StatedArray],
     parameters: Sequence[KernelParameter],
 ) -> KernelError:
-    wanted = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in arrays) or "no other"
+    wanted = _write_arrays(arrays) or "no other"
     found = ", ".join(p.declaration for p in parameters) or "no other"
     pointers = "const pointers" if role == "input" else "pointers that are not const"
     return KernelError(
@@ -128,22 +129,15 @@ def _scalar(statement: Statement, axes: Axes, parameter: KernelParameter) -> Dra
     if axis is not None:
         return DraftArgument(parameter, dtype, value=axis)
     if parameter.name in statement.scalars:
-        value = statement.scalars[parameter.name][1]
-        return DraftArgument(parameter, dtype, value=value)
+        return DraftArgument(parameter, dtype, value=statement.scalars[parameter.name][1])
     return DraftArgument(parameter, dtype, origin=f"an expression over {', '.join(statement.axes)}")
 
 
 def skeleton(statement: Statement) -> str:
     """Write a kernel with the problem's signature and a launch, whose body is left to write."""
     output = statement.outputs[0]
-    count = " * ".join(
-        extent if extent.isidentifier() or extent.isdigit() else f"({extent.replace('//', '/')})"
-        for extent in output.shape
-        if extent != "1"
-    )
-    count = count or "1"
-    given = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in statement.inputs)
-    wanted = ", ".join(f"{a.name} [{', '.join(a.shape)}]" for a in statement.outputs)
+    dims = (extent for extent in output.shape if extent != "1")
+    factors = [e if e.isidentifier() or e.isdigit() else f"({e.replace('//', '/')})" for e in dims]
     axes = [axis for axis in statement.axes if axis not in statement.scalars]
     declared = [
         f"{'const ' * (a.role == 'input')}{_C_TYPES[a.dtype]}* __restrict__ {a.name}"
@@ -152,30 +146,24 @@ def skeleton(statement: Statement) -> str:
     declared += [f"{_C_TYPES[dtype]} {name}" for name, (dtype, _) in statement.scalars.items()]
     declared += [f"int {axis}" for axis in axes]
     names = [*(array.name for array in statement.arrays), *statement.scalars, *axes]
-    headers = {
-        header
-        for array in statement.arrays
-        for start, header in _HEADERS.items()
-        if _C_TYPES[array.dtype].startswith(start)
-    }
-    name = f"{kernel_name(statement)}_kernel"
-    lines = [
-        f"// A kernel for {statement.path.name}: {wanted} from {given}, row-major.",
-        *(f"#include <{header}>" for header in sorted(headers)),
-        "#define BLOCK_SIZE 256",
-        "",
-        f"__global__ void {name}({', '.join(declared)}) {{",
-        "  const long long i = blockIdx.x * (long long)BLOCK_SIZE + threadIdx.x;",
-        f"  if (i >= (long long){count}) return;",
-        f"  {MARK.replace('#', '//')} {output.name}[i], one element a thread, or another way",
-        "}",
-        "",
-        f"void launch({', '.join(declared)}) {{",
-        f"  const int blocks = ((long long){count} + BLOCK_SIZE - 1) / BLOCK_SIZE;",
-        f"  {name}<<<blocks, BLOCK_SIZE>>>({', '.join(names)});",
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
+    types = " ".join(_C_TYPES[array.dtype] for array in statement.arrays)
+    return render(
+        "problems/kernel.cu.j2",
+        problem=statement.path.name,
+        wanted=_write_arrays(statement.outputs),
+        given=_write_arrays(statement.inputs),
+        headers=sorted(header for start, header in _HEADERS.items() if start in types),
+        name=kernel_name(statement),
+        declared=", ".join(declared),
+        count=" * ".join(factors) or "1",
+        mark=MARK.replace("#", "//"),
+        output=output.name,
+        names=", ".join(names),
+    )
+
+
+def _write_arrays(arrays: Sequence[StatedArray]) -> str:
+    return ", ".join(f"{array.name} [{', '.join(array.shape)}]" for array in arrays)
 
 
 def kernel_name(statement: Statement) -> str:

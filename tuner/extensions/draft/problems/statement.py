@@ -223,9 +223,8 @@ def _of_module(problem: BenchProblem) -> Statement:
     _require_to_run(problem, arrays, [sizes, *fitting])
     fitting = _without_silent(problem, arrays, fitting)
     notes = find_notes(problem, [sizes, *fitting])
-    arrays = tuple(
-        replace(a, note=notes.get(a.name, "")) if a.role == "input" else a for a in arrays
-    )
+    noted = {a.name: notes.get(a.name, "") for a in arrays if a.role == "input"}
+    arrays = tuple(replace(a, note=noted.get(a.name, "")) for a in arrays)
     return Statement(
         path=problem.path,
         name=problem.path.stem,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.extensions.draft.python.literals import bindings
-from tuner.extensions.draft.python.source import PythonKernel, all_arguments
+from tuner.extensions.draft.python.source import PythonKernel, argument_of, calls_in, passed_to
 
 _READS = ("load", "gather")
 _WRITES = ("store", "scatter")
@@ -45,21 +45,18 @@ def accesses(
     """Map each parameter that is a pointer to what is done with it, in helpers too."""
     reading = _AccessReading(kernel)
     found: dict[str, PythonAccess] = {}
-    for call in (node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)):
+    for call in calls_in(kernel.node):
         for name, access in reading.of(call):
             found[name] = found.get(name, PythonAccess()).with_(access)
         helper = kernels.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if helper is None or helper is kernel or depth >= _DEPTH:
             continue
         inner = accesses(helper, kernels, depth + 1)
-        handed = dict(
-            zip((argument.arg for argument in all_arguments(helper.node)), call.args, strict=False)
-        )
-        handed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        handed = passed_to(helper.parameters, call)
         for name, access in inner.items():
             base = reading.base(handed[name]) if name in handed else None
             if base is not None:
-                plain = PythonAccess(access.reads, access.writes, access.is_index, access.stored_as)
+                plain = replace(access, extent="")
                 found[base] = found.get(base, PythonAccess()).with_(plain)
     return found
 
@@ -71,7 +68,7 @@ def loops(kernel: PythonKernel) -> bool:
 
 def multiplies(kernel: PythonKernel, kernels: Mapping[str, PythonKernel]) -> bool:
     """Tell whether a kernel, or what it calls, multiplies tiles on tensor cores."""
-    calls = [node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)]
+    calls = calls_in(kernel.node)
     if any(ast.unparse(call.func).endswith((".dot", ".dot_scaled")) for call in calls):
         return True
     helpers = {call.func.id for call in calls if isinstance(call.func, ast.Name)} & {*kernels}
@@ -83,7 +80,7 @@ class _AccessReading:
     def __init__(self, kernel: PythonKernel) -> None:
         self.parameters = frozenset(kernel.parameters)
         self.constexprs = frozenset(kernel.constexprs)
-        self.calls = [node for node in ast.walk(kernel.node) if isinstance(node, ast.Call)]
+        self.calls = calls_in(kernel.node)
         self.defined: dict[str, list[ast.expr]] = {}
         for node in ast.walk(kernel.node):
             for name, value in bindings(node):
@@ -108,7 +105,7 @@ class _AccessReading:
             case ast.Call(func=ast.Attribute(value=inner, attr="to")):
                 return self.base(inner, depth + 1)
             case ast.Call() if _method(node).startswith(("make_", "advance", "cast")):
-                first = node.args[0] if node.args else _keyword(node, "base")
+                first = argument_of(node, "base", 0)
                 return None if first is None else self.base(first, depth + 1)
         return None
 
@@ -117,7 +114,7 @@ class _AccessReading:
         is_atomic = method.startswith("atomic_")
         if not (method in _READS + _WRITES or is_atomic):
             return
-        address = call.args[0] if call.args else _keyword(call, "pointer")
+        address = argument_of(call, "pointer", 0)
         of_language = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
         if of_language and isinstance(call.func, ast.Attribute):
             described = self.base(call.func.value)
@@ -127,38 +124,25 @@ class _AccessReading:
         if base is None or address is None or base in self.constexprs:
             return
         line, stored_as = (call.lineno,), ""
-        match call.args[1] if len(call.args) > 1 else _keyword(call, "value"):
+        match argument_of(call, "value", 1):
             case ast.Call(func=ast.Attribute(attr="to"), args=[kind]) if method in _WRITES:
                 text = ast.unparse(kind)
                 stored_as = text.rpartition(".")[2] if "." in text and "dtype" not in text else ""
-        yield (
-            base,
-            PythonAccess(
-                reads=line if method in _READS or is_atomic else (),
-                writes=line if method in _WRITES or is_atomic else (),
-                is_index=method in _READS and self._points(call),
-                stored_as=stored_as,
-                extent=self._extent(call, address),
-            ),
+        access = PythonAccess(
+            reads=line if method in _READS or is_atomic else (),
+            writes=line if method in _WRITES or is_atomic else (),
+            is_index=method in _READS and self._points(call),
+            stored_as=stored_as,
+            extent=self._extent(call, address),
         )
+        yield base, access
 
     def _points(self, call: ast.Call) -> bool:
-        names = {
-            name
-            for name, values in self.defined.items()
-            if any(call is inner for value in values for inner in ast.walk(value))
-        }
-        names = {name.lstrip("+") for name in names}
+        values = [(n.lstrip("+"), value) for n, own in self.defined.items() for value in own]
+        names = {n for n, value in values if any(call is inner for inner in ast.walk(value))}
+        computed = [(n, _names(value)) for n, value in values if not calls_in(value)]
         for _ in range(4):
-            names |= {
-                name.lstrip("+")
-                for name, values in self.defined.items()
-                if any(
-                    names & _names(value)
-                    for value in values
-                    if not any(isinstance(n, ast.Call) for n in ast.walk(value))
-                )
-            }
+            names |= {name for name, of in computed if names & of}
         return any(
             names & (_names(other.args[0]) - {_first(other.args[0])})
             for other in self.calls
@@ -167,9 +151,7 @@ class _AccessReading:
 
     def _extent(self, call: ast.Call, address: ast.expr) -> str:
         """Name the parameter that bounds the only offset of an address."""
-        mask = _keyword(call, "mask")
-        if mask is None and len(call.args) > 1 and _method(call) in _READS:
-            mask = call.args[1]
+        mask = argument_of(call, "mask", 1 if _method(call) in _READS else None)
         if isinstance(mask, ast.Name) and len(self.defined.get(mask.id, ())) == 1:
             mask = self.defined[mask.id][0]
         name = _first(address)
@@ -197,7 +179,3 @@ def _names(node: ast.AST) -> set[str]:
 
 def _method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
-
-
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY, SURE, Evidence, usual, usual_by_name
@@ -14,14 +15,17 @@ from tuner.extensions.draft.host_values import INTEGERS
 from tuner.extensions.draft.inference import DraftArgument, Inference
 from tuner.extensions.draft.launches import Axes
 from tuner.extensions.draft.python.accesses import PythonAccess, accesses
-from tuner.extensions.draft.python.configs import guess_for, is_asked_for, passed_to
+from tuner.extensions.draft.python.configs import guess_for, is_asked_for
 from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.shapes import Shapes
 from tuner.extensions.draft.python.source import (
     PythonLaunchSite,
     PythonSource,
     all_arguments,
+    argument_of,
+    calls_in,
     defaults_of,
+    passed_to,
 )
 from tuner.extensions.draft.python.tensors import (
     Tensor,
@@ -60,10 +64,8 @@ class HandedArgument:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The arrays that the launcher takes, in its order."""
-        made = set(self.outputs)
-        return tuple(
-            a.parameter.name for a in self.inference.arguments if a.parameter.name not in made
-        )
+        names = (argument.parameter.name for argument in self.inference.arguments)
+        return tuple(name for name in names if name not in self.outputs)
 
 
 def handed_to(
@@ -90,12 +92,12 @@ class _Arguments:
         pointers = {
             node.id
             for kernel, site in pairs
-            for name, node in passed_to(kernel, site.call).items()
+            for name, node in passed_to(kernel.parameters, site.call).items()
             if name in done[kernel.name] and isinstance(node, ast.Name)
         }
         self.shapes = Shapes(host, source.literals, frozenset(pointers))
         for kernel, site in self.pairs:
-            passed = passed_to(kernel, site.call)
+            passed = passed_to(kernel.parameters, site.call)
             for name, node in passed.items():
                 tensor = self.shapes.root(node)
                 if tensor is None:
@@ -157,45 +159,41 @@ class _Arguments:
                 continue
             default = defaults.get(argument.arg)
             if default is not None:
-                text = f"the default, line {default.lineno}"
-                arguments.append(
-                    ScalarArgument(argument.arg, ast.unparse(default), Evidence(LIKELY, text))
-                )
+                said = Evidence(LIKELY, f"the default, line {default.lineno}")
+                arguments.append(ScalarArgument(argument.arg, ast.unparse(default), said))
                 continue
-            note = "" if argument.annotation is None else ast.unparse(argument.annotation)
-            arguments.append(self._guess(argument, note, [earlier.text for earlier in arguments]))
+            arguments.append(self._guess(argument, [earlier.text for earlier in arguments]))
         return tuple(arguments)
 
-    def _guess(self, one: ast.arg, note: str, besides: Sequence[str]) -> ScalarArgument:
-        text = f"nothing says it, line {one.lineno}"
+    def _guess(self, one: ast.arg, besides: Sequence[str]) -> ScalarArgument:
+        """Give what an argument without a default may be, by its annotation and name."""
+        note = "" if one.annotation is None else ast.unparse(one.annotation)
+        text, why = self._guess_text(one, note, besides)
+        why = why or f"nothing says it, line {one.lineno}"
+        return ScalarArgument(one.arg, text, Evidence(GUESSED, why))
+
+    def _guess_text(self, one: ast.arg, note: str, besides: Sequence[str]) -> tuple[str, str]:
         for kernel, site in self.pairs:
-            for name, node in passed_to(kernel, site.call).items():
+            for name, node in passed_to(kernel.parameters, site.call).items():
                 is_same = isinstance(node, ast.Name) and node.id == one.arg
                 is_compiled_in = is_same and name in kernel.constexprs
                 if is_compiled_in and is_asked_for(self.host, name, node):
-                    return ScalarArgument(one.arg, str(guess_for(name)), Evidence(GUESSED, text))
+                    return str(guess_for(name)), ""
         if may_be_none(one):
-            return ScalarArgument(
-                one.arg, "None", Evidence(GUESSED, f"it may be None, line {one.lineno}")
-            )
+            return "None", f"it may be None, line {one.lineno}"
         if note == "bool":
-            return ScalarArgument(one.arg, "False", Evidence(GUESSED, text))
+            return "False", ""
         if note == "float" or (not note and usual_by_name(one.arg)):
-            return ScalarArgument(
-                one.arg, usual(one.arg, "float32", besides), Evidence(GUESSED, text)
-            )
+            return usual(one.arg, "float32", besides), ""
         spread = (k.value for site in self.sites for k in site.call.keywords if k.arg is None)
         is_config = any(isinstance(node, ast.Name) and node.id == one.arg for node in spread)
         if note.startswith(("dict", "Dict", "Mapping")) or is_config:
-            return ScalarArgument(
-                one.arg, "{}", Evidence(GUESSED, "a caller's config, which no call here says")
-            )
+            return "{}", "a caller's config, which no call here says"
         if "dtype" in note or one.arg.endswith("dtype"):
-            return ScalarArgument(one.arg, "source.torch.bfloat16", Evidence(GUESSED, text))
+            return "source.torch.bfloat16", ""
         axis = self.shapes.axis(one.arg, one.lineno)
         self.shapes.sizes[one.arg] = axis
-        said = Evidence(GUESSED, f"a size, by its name; line {one.lineno}")
-        return ScalarArgument(one.arg, f'axes["{axis}"]', said)
+        return f'axes["{axis}"]', f"a size, by its name; line {one.lineno}"
 
     def _find_outputs(self) -> dict[str, str]:
         """Map the arrays that come back, and are not the launcher's own arguments, to texts."""
@@ -203,11 +201,8 @@ class _Arguments:
         for statement in statements(self.host.body):
             if not isinstance(statement, ast.Return) or statement.value is None:
                 continue
-            parts = (
-                statement.value.elts
-                if isinstance(statement.value, ast.Tuple)
-                else [statement.value]
-            )
+            value = statement.value
+            parts = value.elts if isinstance(value, ast.Tuple) else [value]
             for part in parts:
                 whole = part
                 while isinstance(whole, ast.Subscript):  # a part of an array is of that array
@@ -216,14 +211,8 @@ class _Arguments:
                 if tensor is None and not isinstance(part, ast.Constant):
                     name = "out" if len(parts) == 1 else f"out{len(found)}"
                     name = f"{name}_" if self._is_argument(name) else name
-                    self.shapes.tensors.setdefault(
-                        name,
-                        Tensor(
-                            name,
-                            part.lineno,
-                            ast.Call(func=ast.Name("unknown"), args=[], keywords=[]),
-                        ),
-                    )
+                    made = ast.Call(ast.Name("unknown"), [], [])
+                    self.shapes.tensors.setdefault(name, Tensor(name, part.lineno, made))
                     found.setdefault(name, ast.unparse(part))
                 elif tensor is not None and tensor.made is not None:
                     found.setdefault(tensor.name, ast.unparse(part))
@@ -251,11 +240,8 @@ class _Arguments:
                 found[name] = (stored, Evidence(LIKELY, text))
         floats = Counter(kind for kind, _ in found.values() if "float" in kind)
         most = floats.most_common(1)[0][0] if floats else ""
-        casts = any(
-            isinstance(node, ast.Call) and ast.unparse(node).endswith(".to(tl.float32)")
-            for kernel, _ in self.pairs
-            for node in ast.walk(kernel.node)
-        )
+        calls = (call for kernel, _ in self.pairs for call in calls_in(kernel.node))
+        casts = any(ast.unparse(call).endswith(".to(tl.float32)") for call in calls)
         for name in names:
             if name not in found:
                 of = self.shapes.tensors[name].dtype_of
@@ -288,11 +274,8 @@ class _Arguments:
             rows = [axis for axis in self.guessed if axis.endswith("_0")]
             below = rows[0] if len(rows) == 1 else self.shapes.axis(f"{name}_below", tensor.line)
             text = "what it points into has so many"
-            return replace(
-                argument,
-                fill=f"indices({below})",
-                evidence=(*argument.evidence, Evidence(GUESSED, text)),
-            )
+            more = (*argument.evidence, Evidence(GUESSED, text))
+            return replace(argument, fill=f"indices({below})", evidence=more)
         if role in ("input", "inout") and dtype in INTEGERS:
             few = Evidence(GUESSED, "few, for nothing says what they are")
             return replace(argument, fill="uniform(0, 8)", evidence=(*argument.evidence, few))
@@ -303,12 +286,12 @@ class _Arguments:
             line = tensor.line
             return "output", Evidence(SURE, f"made and returned, line {line}")
         for kernel, site in self.pairs:
-            autotune, passed = kernel.decoration("autotune"), passed_to(kernel, site.call)
-            for one in autotune.call.keywords if autotune and autotune.call else ():
-                names = self.source.literals.try_evaluate(one.value) or ()
-                restored = names if one.arg == "restore_value" else ()
-                if any(self.shapes.root(passed[n]) is tensor for n in restored if n in passed):
-                    return "inout", Evidence(SURE, f"restore_value, line {one.value.lineno}")
+            passed, autotune = passed_to(kernel.parameters, site.call), kernel.autotune
+            names = argument_of(autotune, "restore_value") if autotune else None
+            restored = self.source.literals.try_evaluate(names) or ()
+            roots = [self.shapes.root(passed[name]) for name in restored if name in passed]
+            if names is not None and tensor in roots:
+                return "inout", Evidence(SURE, f"restore_value, line {names.lineno}")
         if access.writes and access.reads:
             return "inout", Evidence(LIKELY, f"read and written, line {access.writes[0]}")
         if access.writes:
@@ -328,17 +311,15 @@ class _Arguments:
         scopes: list[tuple[ast.AST, dict[str, ast.expr]]] = []
         for node in (self.source.tree, *ast.walk(self.source.tree)):
             if isinstance(node, ast.Module | ast.FunctionDef) and node is not self.host:
-                pairs = (
-                    pair for statement in statements(node.body) for pair in bindings(statement)
-                )
-                scopes.append((node, dict(pairs)))
+                pairs = map(bindings, statements(node.body))
+                scopes.append((node, dict(chain.from_iterable(pairs))))
         called = {self.host.name}
         if self.host.name == "forward":  # of autograd's functions
             applied = (pair for node in self.source.tree.body for pair in bindings(node))
             called |= {"apply"} | {n for n, v in applied if ast.unparse(v).endswith(".apply")}
         for scope, bound in scopes:
-            for call in ast.walk(scope):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute):
+            for call in calls_in(scope):
+                if isinstance(call.func, ast.Name | ast.Attribute):
                     name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr
                     if name in called:
                         yield call, bound
@@ -347,9 +328,7 @@ class _Arguments:
         self, call: ast.Call, bound: Mapping[str, ast.expr]
     ) -> Iterator[tuple[str, ast.Call, list[ast.expr]]]:
         names = [argument.arg for argument in all_arguments(self.host) if argument.arg != "ctx"]
-        passed = dict(zip(names, call.args, strict=False))
-        passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        for name, node in passed.items():
+        for name, node in passed_to(names, call).items():
             value = bound.get(node.id) if isinstance(node, ast.Name) else node
             sizes = sizes_of(value) if value is not None else None
             if sizes is not None and name in self.shapes.tensors:
@@ -359,9 +338,7 @@ class _Arguments:
         found: dict[str, tuple[str, Evidence]] = {}
         for call, bound in self._calls():
             for name, made, _ in self._tensor_calls(call, bound):
-                node = next(
-                    (keyword.value for keyword in made.keywords if keyword.arg == "dtype"), None
-                )
+                node = argument_of(made, "dtype")
                 how = ast.unparse(made.func).rpartition(".")[2]
                 kind = dtype_of(ast.unparse(node)) if node is not None else None
                 if node is None:
@@ -391,19 +368,15 @@ class _Arguments:
             if len(sizes) == len(axes):
                 found.append({axis: sizes[axis] for axis in axes})
         found += self._benchmark_sizes(axes)
-        distinct = {
-            tuple(n.value for n in numbers.values()): numbers for numbers in reversed(found)
-        }
+        distinct = {tuple(n.value for n in one.values()): one for one in reversed(found)}
         yield from [*distinct.values()][::-1][:_MOST_WORKLOADS]
 
     def _benchmark_sizes(self, axes: Sequence[str]) -> Iterator[Mapping[str, Number]]:
-        for node in ast.walk(self.source.tree):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".Benchmark")):
+        for node in calls_in(self.source.tree):
+            if not ast.unparse(node.func).endswith(".Benchmark"):
                 continue
-            said = {
-                keyword.arg: self.source.literals.try_evaluate(keyword.value)
-                for keyword in node.keywords
-            }
+            named = passed_to((), node).items()
+            said = {name: self.source.literals.try_evaluate(value) for name, value in named}
             names, values = said.get("x_names"), said.get("x_vals")
             if not isinstance(names, list) or not isinstance(values, list | tuple) or not values:
                 continue
@@ -414,9 +387,8 @@ class _Arguments:
                 lowered = {str(name).lower(): size for name, size in sizes.items()}
                 known = {axis: lowered.get(axis.lower()) for axis in axes}
                 if all(type(size) is int for size in known.values()):
-                    yield {
-                        axis: Number(int(size or 1), node.lineno) for axis, size in known.items()
-                    }
+                    numbers = {axis: int(size or 1) for axis, size in known.items()}
+                    yield {axis: Number(size, node.lineno) for axis, size in numbers.items()}
 
 
 def _fold(sizes: Sequence[object], rank: int) -> Sequence[object]:

@@ -16,7 +16,9 @@ from tuner.extensions.draft.python.source import (
     PythonLaunchSite,
     PythonSource,
     all_arguments,
+    argument_of,
     defaults_of,
+    passed_to,
 )
 from tuner.model.config import RESERVED_NAMES
 from tuner.model.expressions import Value
@@ -85,9 +87,8 @@ def tuned_by(
     Raises `KernelError` for configs that only running the file could tell, and where there is
     nothing to choose.
     """
-    autotune = kernel.decoration("autotune")
-    if autotune is not None and autotune.call is not None:
-        configs = _read_autotune(source, kernel, autotune.call)
+    if kernel.autotune is not None:
+        configs = _read_autotune(source, kernel, kernel.autotune)
     else:
         configs = _read_launches(source, kernel, host, sites[0])
     named = {tunable.name for tunable in configs.tunables}
@@ -100,7 +101,7 @@ def tuned_by(
 
 
 def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -> TunedConfigs:
-    node = _argument(call, 0, "configs")
+    node = argument_of(call, "configs", 0)
     if node is None:
         raise source.error("triton.autotune without configs", call.lineno, _REMEDY)
     notes = []
@@ -130,8 +131,8 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
         options = {name: given[name] for name in _ORDER[1:5] if given.get(name) is not None}
         said.append({**(given.get("kwargs") or {}), **options})
     names = list(dict.fromkeys(name for one in said for name in one))
-    own = {name: source.literals.try_evaluate(node) for name, node in kernel.constexprs.items()}
-    implied = {name: value for name, value in own.items() if isinstance(value, Value)} | _OWN
+    defaults = {n: source.literals.try_evaluate(node) for n, node in kernel.constexprs.items()}
+    implied = {n: value for n, value in defaults.items() if isinstance(value, Value)} | _OWN
     choices = [{name: one.get(name, implied.get(name)) for name in names} for one in said]
     # What a kernel cannot be launched without: a config that lacks it is of no use.
     needed = {name for name, default in kernel.constexprs.items() if default is None}
@@ -148,9 +149,7 @@ def _read_autotune(source: PythonSource, kernel: PythonKernel, call: ast.Call) -
         else:
             values = [value for choice in choices if (value := choice[name]) is not None]
             tunables.append(_make_tunable(name, values, line, _least(source, kernel, name)))
-    full = [
-        {o.name: v for o in tunables if (v := choice[o.name]) is not None} for choice in choices
-    ]
+    full = [{t.name: v for t in tunables if (v := row[t.name]) is not None} for row in choices]
     distinct = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in full)]
     others = [one for one in distinct[1:] if len(one) == len(tunables)]
     hook, hook_notes = _hook(made)
@@ -227,11 +226,8 @@ def _ignored_keywords(call: ast.Call) -> Iterator[str]:
 def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
     found = {}
     for decoration in kernel.decorations:
-        node = (
-            _argument(decoration.call, 0, "values")
-            if decoration.name == "heuristics" and decoration.call
-            else None
-        )
+        call = decoration.call if decoration.name == "heuristics" else None
+        node = argument_of(call, "values", 0) if call is not None else None
         if isinstance(node, ast.Name):
             values = (value for n in source.tree.body for t, value in bindings(n) if t == node.id)
             node = next(values, None)
@@ -244,7 +240,7 @@ def _heuristics(source: PythonSource, kernel: PythonKernel) -> dict[str, int]:
 def _read_launches(
     source: PythonSource, kernel: PythonKernel, host: ast.FunctionDef, site: PythonLaunchSite
 ) -> TunedConfigs:
-    passed, heuristics = passed_to(kernel, site.call), _heuristics(source, kernel)
+    passed, heuristics = passed_to(kernel.parameters, site.call), _heuristics(source, kernel)
     tunables, left = [], []
     for name, default in kernel.constexprs.items():
         node = passed.get(name, default)
@@ -302,11 +298,7 @@ def _compiler_options(
 ) -> tuple[tuple[Tunable, ...], tuple[str, ...]]:
     """Add warps and stages where the file does not choose them itself."""
     found, left = [], []
-    given = {
-        keyword.arg: keyword.value
-        for keyword in site.call.keywords
-        if keyword.arg and keyword.arg in _OPTIONS
-    }
+    given = {n: value for n, value in passed_to((), site.call).items() if n in _OPTIONS}
     for name, usual in _USUAL.items():
         if name in named:
             continue
@@ -331,14 +323,6 @@ def _compiler_options(
         near = tuple(sorted({*usual, *listed}, key=float))
         found.append(Tunable(name, near, default, LIKELY, f"usual values; {note}", is_known))
     return tuple(found), tuple(left)
-
-
-def passed_to(kernel: PythonKernel, call: ast.Call) -> dict[str, ast.expr]:
-    """Map a kernel's parameters to what a launch passes, as far as it names them."""
-    found = dict(zip(kernel.parameters, call.args, strict=False))
-    return found | {
-        keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None
-    }
 
 
 def _values(
@@ -392,9 +376,3 @@ def _around(value: int, least: int) -> tuple[int, ...]:
         return (value,)
     around = (value >> 2, value >> 1, value, value << 1, value << 2)
     return tuple(sorted({n for n in around if n >= least} | {value}))
-
-
-def _argument(call: ast.Call, place: int, name: str) -> ast.expr | None:
-    if len(call.args) > place:
-        return call.args[place]
-    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.extensions.draft.drafting import stem_of
@@ -13,11 +12,17 @@ from tuner.extensions.draft.python.arguments import HandedArgument, handed_to
 from tuner.extensions.draft.python.configs import TunedConfigs, tuned_by
 from tuner.extensions.draft.python.helion import HelionConfig, tuned_by_helion
 from tuner.extensions.draft.python.launch_code import LaunchCode, launch_code
-from tuner.extensions.draft.python.source import HELION, PythonKernel, PythonSource, read_python
+from tuner.extensions.draft.python.source import (
+    HELION,
+    PythonKernel,
+    PythonSource,
+    argument_of,
+    read_python,
+)
 from tuner.extensions.draft.space import (
     Drafted,
-    environment,
     min_bytes_text,
+    render,
     tolerance_text,
     workloads_text,
     write,
@@ -32,14 +37,6 @@ _NEITHER = (
 )
 
 _UNDRAFTED = "defines `launch`, and nothing in it says arguments, sizes and choices to draft"
-
-
-@dataclass(frozen=True, slots=True)
-class _Imported:
-    """A module that is imported by its name, from so many folders above the draft."""
-
-    name: str
-    above: int
 
 
 def draft_python(
@@ -67,10 +64,8 @@ def draft_python(
         remedy = "move what is nested so deep into a file of its own"
         raise source.error("is nested too deep to be read", kernel.line, remedy) from error
     if not tuned.tunables:
-        left = "".join(f"\n  {text}" for text in tuned.left)
-        raise source.error(
-            f"{kernel.name} has nothing to choose", kernel.line, left.strip() or None
-        )
+        left = "\n  ".join(tuned.left) or None
+        raise source.error(f"{kernel.name} has nothing to choose", kernel.line, left)
     stem = stem_of(path, [*kernels], folder)
     module = path.with_name(f"{stem}_tune.py")
     space = folder / "search_spaces" / f"{stem}.yaml"
@@ -143,8 +138,8 @@ def _space(
     elif not all(tunable.is_known for tunable in tuned.tunables):
         guesses = ", ".join(tunable.name for tunable in tuned.tunables if not tunable.is_known)
         default_from = f"the source as it is; guessed: {guesses}"
-    template = environment().get_template("python/space.yaml.j2")
-    return template.render(
+    return render(
+        "python/space.yaml.j2",
         drafted_from=source.path.name,
         kernel=kernel.name,
         module=start.as_posix(),
@@ -168,12 +163,11 @@ def _space(
 
 
 def _key(kernel: PythonKernel) -> str:
-    autotune = kernel.decoration("autotune")
-    for keyword in autotune.call.keywords if autotune and autotune.call else ():
-        if keyword.arg == "key" and isinstance(keyword.value, ast.List):
-            names = ", ".join(ast.unparse(name).strip("'\"") for name in keyword.value.elts)
-            return f"  # triton.autotune's key: {names}, line {keyword.value.lineno}"
-    return ""
+    key = argument_of(kernel.autotune, "key") if kernel.autotune else None
+    if not isinstance(key, ast.List):
+        return ""
+    names = ", ".join(ast.unparse(name).strip("'\"") for name in key.elts)
+    return f"  # triton.autotune's key: {names}, line {key.lineno}"
 
 
 def _module(
@@ -186,7 +180,6 @@ def _module(
 ) -> str:
     arguments = handed.inference.arguments
     outputs = [a.parameter.name for a in arguments if a.role != "input"]
-    template = environment().get_template("python/module.py.j2")
     path = source.path.resolve()
     parts, folder, above = [path.stem], path.parent, 0
     while (folder / "__init__.py").is_file():
@@ -194,13 +187,16 @@ def _module(
         folder, above = folder.parent, above + 1
     beside = {one.stem for one in path.parent.glob("*.py")} - {path.stem}
     names = {name.partition(".")[0] for node in ast.walk(source.tree) for name in _names(node)}
-    return template.render(
+    return render(
+        "python/module.py.j2",
         kernel=kernel.name,
         kind=kernel.kind,
         drafted_from=source.path.name,
         stem=source.path.stem,
         module=module.name,
-        path=_Imported(".".join(parts), above) if above or names & beside else None,
+        # imported by its name, from so many folders above the draft
+        imported=".".join(parts) if above or names & beside else "",
+        above=above,
         code=code,
         line=line,
         unwritten=UNWRITTEN,

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from tuner.extensions.draft.guesses import GUESSED, LIKELY
 from tuner.extensions.draft.python.configs import Tunable, TunedConfigs
 from tuner.extensions.draft.python.literals import Made, UnreadableError
-from tuner.extensions.draft.python.source import PythonKernel, PythonSource
+from tuner.extensions.draft.python.source import PythonKernel, PythonSource, calls_in
 from tuner.model.expressions import Value
 
-# Lists with a number for each tile or loop; a parameter each. None in one says that it has no loop.
-_LISTS = (
-    "block_sizes",
-    "l2_groupings",
-    "reduction_loops",
-    "range_unroll_factors",
-    "range_num_stages",
-    "num_threads",
-)
-# Helion's own, where a config does not say (helion.autotuner.config_spec); of a list each element.
-_TUNED_ANYWAY = {"num_warps": 4, "num_stages": 1}
-_OWN: Mapping[str, Value | None] = {
-    **_TUNED_ANYWAY,
-    "indexing": "pointer",
-    "pid_type": "flat",
-    "num_sm_multiplier": 1,
-    "l2_groupings": 1,
-    "reduction_loops": None,
-    "range_unroll_factors": 0,
-    "range_num_stages": 0,
-    "num_threads": 0,
-}
-_CHOICES: Mapping[str, tuple[Value, ...]] = {
-    "num_warps": (1, 2, 4, 8, 16),
-    "num_stages": (1, 2, 3, 4, 5),
-    "indexing": ("pointer", "block_ptr", "tensor_descriptor"),
-    "pid_type": ("flat", "persistent_blocked", "persistent_interleaved"),
-    "l2_groupings": (1, 2, 4, 8, 16, 32),
-    "range_unroll_factors": (0, 1, 2, 4),
-    "range_num_stages": (0, 1, 2, 3, 4),
-}
+_SETTINGS = tomllib.loads(Path(__file__).with_name("helion.toml").read_text(encoding="utf-8"))
+# None says that it has no loop
+_OWN: Mapping[str, Value | None] = {"reduction_loops": None, **_SETTINGS["own"]}
 _LEAST_BLOCK = 16
 _REMEDY = (
     "let Helion autotune it once and write the config that it prints here: "
@@ -87,10 +61,11 @@ def tuned_by_helion(source: PythonSource, kernel: PythonKernel) -> HelionConfig:
             stays = repr(values[0]) if is_known else "Helion's own, as in the first config"
             left.append(f"{name}: stays {stays}, line {line}")
     suggestions = tuple(_others(configs, tunables))
-    for name, own in _TUNED_ANYWAY.items():
+    for name in _SETTINGS["anyway"]:
         if name not in texts:
+            own, choices = _SETTINGS["own"][name], tuple(_SETTINGS["choices"][name])
             note = f"usual values; Helion's own is {own}"
-            tunables.append(Tunable(name, _CHOICES[name], own, LIKELY, note))
+            tunables.append(Tunable(name, choices, own, LIKELY, note))
             texts[name] = f'config["{name}"]'
     return HelionConfig(TunedConfigs(tuple(tunables), tuple(left), suggestions), texts)
 
@@ -101,7 +76,7 @@ def _configs(source: PythonSource, kernel: PythonKernel) -> list[Made]:
     call = decoration.call if decoration is not None else None
     nodes = [o.value for o in (call.keywords if call else ()) if o.arg in ("config", "configs")]
     if not nodes:
-        everywhere = (n for n in ast.walk(source.tree) if isinstance(n, ast.Call))
+        everywhere = calls_in(source.tree)
         nodes = [n for n in everywhere if ast.unparse(n.func).endswith("helion.Config")]
         if len(nodes) != 1:
             raise source.error(f"{kernel.name} names no config of its own", line, _REMEDY)
@@ -119,7 +94,7 @@ def _configs(source: PythonSource, kernel: PythonKernel) -> list[Made]:
 
 def _setting(name: str, values: Sequence[object], line: int) -> tuple[list[Tunable], str]:
     first = values[0]
-    if name in _LISTS and isinstance(first, list):
+    if name in _SETTINGS["lists"] and isinstance(first, list):
         lists = [one for one in values if isinstance(one, list) and len(one) == len(first)]
         tunables, texts = [], []
         for place in range(len(first)):
@@ -136,11 +111,10 @@ def _one(setting: str, name: str, values: Sequence[object], line: int) -> Tunabl
     if len(simple) < len(values):
         return None
     known = [*dict.fromkeys(simple)]
-    usual = _CHOICES.get(setting, ())
+    usual = tuple(_SETTINGS["choices"].get(setting, ()))
     if setting == "block_sizes":
-        around = (
-            (v, n) for v in known if isinstance(v, int) for n in (v // 4, v // 2, v, v * 2, v * 4)
-        )
+        sizes = [value for value in known if isinstance(value, int)]
+        around = ((v, n) for v in sizes for n in (v // 4, v // 2, v, v * 2, v * 4))
         usual = tuple(n for v, n in around if n >= min(_LEAST_BLOCK, v) and n & (n - 1) == 0)
     if not usual and len(known) == 1:
         return None

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from io import StringIO
 
 from tuner.extensions.draft.python.arguments import HandedArgument
-from tuner.extensions.draft.python.configs import TunedConfigs, passed_to
+from tuner.extensions.draft.python.configs import TunedConfigs
 from tuner.extensions.draft.python.literals import bindings
 from tuner.extensions.draft.python.source import (
     PythonKernel,
     PythonLaunchSite,
     PythonSource,
     all_arguments,
+    passed_to,
 )
 
 # Names that `launch` itself has.
@@ -105,9 +106,7 @@ class _Rewriting(ast.NodeTransformer):
     notes: dict[str, None] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        local = {argument.arg for argument in all_arguments(self.host)} | set(
-            _bound_names(self.host)
-        )
+        local = {*_bound_names(self.host), *(a.arg for a in all_arguments(self.host))}
         shared = (n for n in ast.walk(self.host) if isinstance(n, ast.Global))
         local -= {name for node in shared for name in node.names}
         self.names = {name: f"{name}_" if name in _OWN else name for name in local}
@@ -115,7 +114,8 @@ class _Rewriting(ast.NodeTransformer):
     def note(self, site: PythonLaunchSite) -> None:
         """Look at what a launch passes before anything is rewritten."""
         known = {tunable.name for tunable in self.tuned.tunables}
-        passed = {n: v for n, v in passed_to(self.kernel, site.call).items() if n in known}
+        handed = passed_to(self.kernel.parameters, site.call)
+        passed = {name: node for name, node in handed.items() if name in known}
         literal: dict[int, list[str]] = {}
         for name, node in passed.items():
             if isinstance(node, ast.Name):
@@ -328,15 +328,10 @@ class _Rewriting(ast.NodeTransformer):
     def _launch(self, node: ast.Call) -> ast.Call:
         tunables = {tunable.name for tunable in self.tuned.tunables}
         parameters = self.kernel.parameters
-        first = next(
-            (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables),
-            len(node.args),
-        )
-        late = zip(parameters[first:], node.args[first:], strict=False)
-        named = [*((name, value) for name, value in late)]
-        named += [
-            (keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg is not None
-        ]
+        places = (n for n, name in enumerate(parameters[: len(node.args)]) if name in tunables)
+        first = next(places, len(node.args))
+        passed = passed_to(parameters, node).items()
+        named = [(name, value) for name, value in passed if name not in parameters[:first]]
         spread = [keyword.value for keyword in node.keywords if keyword.arg is None]
         keys: list[ast.expr | None] = [ast.Constant(n) for n, _ in named if n in tunables]
         values = [self.visit(value) for name, value in named if name in tunables]
@@ -349,9 +344,8 @@ class _Rewriting(ast.NodeTransformer):
         handed = values[0] if len(values) == 1 else ast.Dict(keys, values)
         kept = [ast.keyword(n, self.visit(v)) for n, v in named if n not in tunables]
         assert isinstance(node.func, ast.Subscript)
-        callee = (
-            ast.Name("kernel", ast.Load()) if self.is_autotuned else self.visit(node.func.value)
-        )
+        own = ast.Name("kernel", ast.Load())
+        callee = own if self.is_autotuned else self.visit(node.func.value)
         func = ast.Subscript(callee, self.visit(node.func.slice), ast.Load())
         arguments = [self.visit(one) for one in node.args[:first]]
         return ast.Call(func, arguments, [*kept, ast.keyword(None, handed)])
@@ -359,14 +353,9 @@ class _Rewriting(ast.NodeTransformer):
     def _hook(self, node: ast.Call) -> ast.If:
         """Call what the configs name as `pre_hook`, as Triton's autotuner would."""
         made = self._launch(node)
-        pairs = list(zip(self.kernel.parameters, made.args, strict=False))
-        pairs += [
-            (keyword.arg, keyword.value) for keyword in made.keywords if keyword.arg is not None
-        ]
-        keys: list[ast.expr | None] = [ast.Constant(name) for name, _ in pairs]
-        arguments = ast.Dict(
-            [*keys, None], [*(v for _, v in pairs), ast.Name("chosen", ast.Load())]
-        )
+        passed = passed_to(self.kernel.parameters, made)
+        keys: list[ast.expr | None] = [ast.Constant(name) for name in passed]
+        arguments = ast.Dict([*keys, None], [*passed.values(), ast.Name("chosen", ast.Load())])
         hook = ast.Attribute(ast.Name("source", ast.Load()), self.tuned.hook, ast.Load())
         test = ast.Compare(ast.Name("config", ast.Load()), [ast.IsNot()], [ast.Constant(None)])
         return ast.If(test, [ast.Expr(ast.Call(hook, [arguments], []))], [])

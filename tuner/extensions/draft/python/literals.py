@@ -198,9 +198,8 @@ class Literals:
             case ast.Subscript(value=whole, slice=place):
                 return self.value(whole, names)[self.value(place, names)]
             case ast.Slice(lower=lower, upper=upper, step=step):
-                return slice(
-                    *(None if n is None else self.value(n, names) for n in (lower, upper, step))
-                )
+                ends = (lower, upper, step)
+                return slice(*(None if n is None else self.value(n, names) for n in ends))
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
                 return [self.value(node.elt, n) for n in self._loops(node.generators, names)]
             case ast.DictComp():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.extensions.draft.guesses import LIKELY, SURE, Evidence
 from tuner.extensions.draft.python.literals import Literals
-from tuner.extensions.draft.python.source import all_arguments, defaults_of
+from tuner.extensions.draft.python.source import all_arguments, argument_of, defaults_of
 from tuner.extensions.draft.python.tensors import (
     RESHAPED,
     SAME,
@@ -47,9 +47,7 @@ class Shapes:
         self.sizes: dict[str, str] = {}
         self.aliases: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
-        self.tensors = {
-            tensor.arg: Tensor(tensor.arg, tensor.lineno) for tensor in self._tensors(pointers)
-        }
+        self.tensors = {a.arg: Tensor(a.arg, a.lineno) for a in self._tensors(pointers)}
         self._ranks()
         self.defaults = {
             name: value
@@ -157,9 +155,7 @@ class Shapes:
             return
         self.axes.pop(right, None)
         for tensor in self.tensors.values():
-            tensor.dims = {
-                place: left if text == right else text for place, text in tensor.dims.items()
-            }
+            tensor.dims = {n: left if text == right else text for n, text in tensor.dims.items()}
         self.sizes = {name: left if text == right else text for name, text in self.sizes.items()}
 
     def claim(self, tensor: Tensor, dims: Sequence[str], evidence: Evidence) -> None:
@@ -260,18 +256,16 @@ class Shapes:
         said = Evidence(SURE, f"{ast.unparse(node.func)}, line {node.lineno}")
         how = ast.unparse(node.func).rpartition(".")[2]
         like = self.root(node.args[0]) if how.endswith("_like") and node.args else None
+        sizes = None if like is not None else sizes_in(node)
         if like is not None:
             tensor.rank, tensor.dims, tensor.dtype_of = like.rank, dict(like.dims), like.name
-            tensor.said = [said]
-        elif (sizes := sizes_in(node)) is not None:
+        elif sizes is not None:
             whole = self._shape(sizes[0]) if len(sizes) == 1 else None
-            if whole is not None:
-                tensor.rank, tensor.dims = len(whole), dict(enumerate(whole))
-            else:
-                texts = [self.size(node, f"{name}_{n}") for n, node in enumerate(sizes)]
-                tensor.rank = len(texts)
-                tensor.dims = {n: text for n, text in enumerate(texts) if text is not None}
-            tensor.said = [said]
+            sized = (self.size(one, f"{name}_{n}") for n, one in enumerate(sizes))
+            texts = [*sized] if whole is None else [*whole]
+            tensor.rank = len(texts)
+            tensor.dims = {n: text for n, text in enumerate(texts) if text is not None}
+        tensor.said = [] if like is None and sizes is None else [said]
         self._note_dtype(tensor, node)
         self.tensors[name] = tensor
 
@@ -295,7 +289,7 @@ class Shapes:
         return None
 
     def _note_dtype(self, tensor: Tensor, made: ast.Call) -> None:
-        node = next((keyword.value for keyword in made.keywords if keyword.arg == "dtype"), None)
+        node = argument_of(made, "dtype")
         while isinstance(node, ast.BoolOp):
             node = node.values[0]
         is_new = node is None and ".new_" in ast.unparse(made.func)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,12 @@ class PythonKernel:
     def decoration(self, name: str) -> Decoration | None:
         return next((one for one in self.decorations if one.name == name), None)
 
+    @property
+    def autotune(self) -> ast.Call | None:
+        """The call of Triton's autotuner, where one decorates it."""
+        decoration = self.decoration("autotune")
+        return decoration.call if decoration is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class PythonLaunchSite:
@@ -117,9 +123,8 @@ class PythonSource:
         called = {
             call.func.id
             for own, kernel in self.kernels.items()
-            for call in ast.walk(kernel.node)
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-            if call.func.id != own
+            for call in calls_in(kernel.node)
+            if isinstance(call.func, ast.Name) and call.func.id != own
         }
         names = [n for n in self.kernels if n in launched or n in helion]
         names = names or [n for n in self.kernels if n not in called] or [*self.kernels]
@@ -176,10 +181,9 @@ def read_python(path: Path) -> PythonSource:
             imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
             imported |= {o.asname or o.name: f"{node.module or ''}.{o.name}" for o in node.names}
-    python_kernels = (
-        _kernel(node, imported) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
-    )
-    kernels = {kernel.name: kernel for kernel in python_kernels if kernel is not None}
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    read = (_kernel(node, imported) for node in functions)
+    kernels = {kernel.name: kernel for kernel in read if kernel is not None}
     ordered = dict(sorted(kernels.items(), key=lambda pair: pair[1].line))
     return PythonSource(path, text, tree, ordered)
 
@@ -195,6 +199,24 @@ def holds_kernel(path: Path) -> bool:
 def all_arguments(node: ast.FunctionDef) -> list[ast.arg]:
     """List a function's parameters, those that only have names too."""
     return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+
+
+def calls_in(node: ast.AST) -> list[ast.Call]:
+    """List all calls in a piece of code."""
+    return [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+
+
+def argument_of(call: ast.Call, name: str, place: int | None = None) -> ast.expr | None:
+    """Give what a call passes under a name, or at its place before all names."""
+    if place is not None and len(call.args) > place:
+        return call.args[place]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
+def passed_to(names: Iterable[str], call: ast.Call) -> dict[str, ast.expr]:
+    """Map parameters to what a call passes, as far as it names them."""
+    named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+    return dict(zip(names, call.args, strict=False)) | named
 
 
 def defaults_of(node: ast.FunctionDef) -> dict[str, ast.expr]:

@@ -82,20 +82,15 @@ def may_be_none(argument: ast.arg) -> bool:
 
 def is_used_as_tensor(host: ast.FunctionDef, name: str) -> bool:
     """Tell whether a function asks a parameter what only a tensor has."""
-    return any(
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
-        and node.attr in _TENSOR_WORDS
-        for node in ast.walk(host)
-    ) or any(
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith("_like")
-        and bool(node.args)
-        and isinstance(node.args[0], ast.Name)
-        and node.args[0].id == name
-        for node in ast.walk(host)
-    )
+    for node in ast.walk(host):
+        match node:
+            case ast.Attribute(value=ast.Name(id=of), attr=word) if of == name:
+                if word in _TENSOR_WORDS:
+                    return True
+            case ast.Call(func=how, args=[ast.Name(id=of), *_]) if of == name:
+                if ast.unparse(how).endswith("_like"):
+                    return True
+    return False
 
 
 def allocation(value: ast.expr) -> ast.Call | None:

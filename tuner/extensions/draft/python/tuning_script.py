@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.extensions.draft.python.literals import Literals, bindings
+from tuner.extensions.draft.python.source import calls_in, passed_to
 from tuner.model.errors import ExpressionError
 from tuner.model.expressions import Expression, Value
 from tuner.process.files import read_text
@@ -46,19 +47,18 @@ class TuningScript:
         asked = []
         for text in self.restrictions:
             with suppress(ExpressionError):
-                asked.append(Expression.parse(text))
-        asked = [expression for expression in asked if expression.names <= {*names}]
-        configs = (
-            dict(zip(names, values, strict=True))
-            for values in islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
-        )
-        allowed = (config for config in configs if _keeps_to(config, asked))
+                if Expression.parse(text).names <= {*names}:
+                    asked.append(text)
+        every = islice(product(*(self.values[name] for name in names)), _MOST_TRIED)
+        configs = (dict(zip(names, values, strict=True)) for values in every)
+        allowed = (config for config in configs if all(holds(text, config) for text in asked))
         return next(allowed, {name: self.values[name][0] for name in names})
 
 
-def _keeps_to(config: Mapping[str, Value], asked: Sequence[Expression]) -> bool:
+def holds(text: str, values: Mapping[str, Value]) -> bool:
+    """Tell whether a condition holds for some values; what cannot be computed does not."""
     with suppress(ExpressionError):  # `n % 0`
-        return all(expression.evaluate(config) for expression in asked)
+        return bool(Expression.parse(text).evaluate(values))
     return False
 
 
@@ -83,8 +83,8 @@ def _asked(
 ) -> tuple[tuple[str, ...], tuple[str | None, ...], tuple[int, ...]]:
     literals, stated = Literals(tree), _stated(tree)
     known = _known(literals, stated)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    given = [{keyword.arg: keyword.value for keyword in call.keywords} for call in calls]
+    calls = [*calls_in(tree)]
+    given = [passed_to((), call) for call in calls]
     named = next((one for one in given if one.keys() & {"restrictions", *_DIVISORS}), {})
     asked = named.get("restrictions")
     for _ in range(2):
@@ -153,8 +153,7 @@ def _parameters(tree: ast.Module) -> Iterator[tuple[str, tuple[Value, ...]]]:
 
 
 def _checked(name: Any, values: Any) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    numbers = (
-        [one for one in values if type(one) in (int, bool)] if isinstance(values, list) else []
-    )
+    listed = values if isinstance(values, list) else []
+    numbers = [value for value in listed if type(value) in (int, bool)]
     if isinstance(name, str) and name.isidentifier() and numbers and len(numbers) == len(values):
         yield name, tuple(dict.fromkeys(numbers))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.extensions.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.extraction import Extraction, Wanted, extract
 
 KERNEL = "template <typename T, typename U> __global__ void k(T* y, const T* x, U by) {}\n"
 LAUNCHER = (
@@ -101,7 +101,7 @@ def test_what_is_asked_for_stands_for_the_launchers_types_too(tmp_path: Path) ->
         "template <typename V> __global__ void k(V* x, int n) {}\n"
         "template <typename T>\nvoid run(T* x, int n) { k<<<n * sizeof(T), 32>>>(x, n); }\n"
     )
-    unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", instantiate=("double",))
+    unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", Wanted(instantiate=("double",)))
     assert unit.source.launches[0].grid == ("n * sizeof(double)",)
 
 
@@ -122,7 +122,7 @@ def test_an_instantiation_is_launched_as_the_source_launches_it(
     tmp_path: Path, asked: tuple[str, ...], block: str
 ) -> None:
     (tmp_path / "source.cu").write_text(SIZED)
-    unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", instantiate=asked)
+    unit = extract(tmp_path / "source.cu", tmp_path / "unit.cu", Wanted(instantiate=asked))
     assert unit.instances[0].arguments[1] == block
     assert unit.source.launches[0].block == (block,)
 

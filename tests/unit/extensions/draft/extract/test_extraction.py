@@ -15,7 +15,7 @@ from tuner.compiler.base import CompileRequest
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.draft.drafting import Asked, draft_source
-from tuner.extensions.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.extraction import Extraction, Wanted, extract
 from tuner.extensions.draft.extract.failures import failure
 from tuner.extensions.draft.extract.project import siblings
 from tuner.model.errors import KernelError
@@ -71,7 +71,7 @@ def pool() -> Iterator[NvrtcPool]:
 
 
 def extracted(name: str, **asked: tuple[str, ...]) -> Extraction:
-    return extract(DATA / name, Path("unit.cu"), **asked)  # type: ignore[arg-type]
+    return extract(DATA / name, Path("unit.cu"), Wanted(**asked))  # type: ignore[arg-type]
 
 
 def error_of(pool: NvrtcPool, unit: Extraction, options: tuple[str, ...] = ()) -> str:
@@ -204,7 +204,7 @@ def test_a_missing_header_is_found_in_a_folder_that_is_given(tmp_path: Path) -> 
         "#pragma once\nnamespace rows {\n"
         "__device__ inline int index() { return blockIdx.x * blockDim.x + threadIdx.x; }\n}\n"
     )
-    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), folders=(tmp_path,))
+    unit = extract(DATA / "bad/missing.cu", Path("unit.cu"), Wanted(folders=(tmp_path,)))
     assert "__device__ inline int index()" in unit.unit
 
 
@@ -247,7 +247,7 @@ def written(folder: Path, host: str, kernel: str = KERNEL) -> Extraction:
 def unit_of(folder: Path, text: str, *instantiate: str) -> Extraction:
     path = folder / "source.cu"
     path.write_text(text)
-    return extract(path, folder / "unit.cu", instantiate=instantiate)
+    return extract(path, folder / "unit.cu", Wanted(instantiate=instantiate))
 
 
 def of_framework(name: str) -> str:
@@ -514,7 +514,7 @@ def test_a_header_goes_by_what_its_includer_has_before_it(tmp_path: Path) -> Non
     (tmp_path / "op.cu").write_text('#include "blocks.h"\n#include "all.cuh"\n')
     alone = extract(tmp_path / "unpack.cuh", tmp_path / "unit.cu")
     assert alone.is_stated and "struct Packed" not in alone.unit
-    unit = extract(tmp_path / "unpack.cuh", tmp_path / "unit.cu", around=True).unit
+    unit = extract(tmp_path / "unpack.cuh", tmp_path / "unit.cu", Wanted(around=True)).unit
     assert unit.index("struct Packed") < unit.index("void unpack(")
 
 

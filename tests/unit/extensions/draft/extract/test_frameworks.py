@@ -12,7 +12,7 @@ from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.cpu.compiler import HostCompiler
 from tuner.extensions.draft.drafting import draft_source
-from tuner.extensions.draft.extract.extraction import Extraction, extract
+from tuner.extensions.draft.extract.extraction import Extraction, Wanted, extract
 from tuner.extensions.draft.extract.failures import failure
 from tuner.model.errors import KernelError
 
@@ -150,7 +150,7 @@ def test_arithmetic_of_16_bit_floats_with_others_is_added_where_a_unit_needs_it(
     (error,) = errors_of(unit, pool)
     assert "more than one operator" in error
     assert failure(unit, error).is_mixed
-    mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", mixed=True)
+    mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", Wanted(mixed=True))
     assert errors_of(mixed, pool, host) == []
 
 
@@ -254,5 +254,5 @@ def test_floats_of_8_bits_convert_by_themselves_where_a_unit_needs_it(
     assert failure(unit, error).is_mixed
     # what limits alone does not bring
     assert "#include <cuda/std/cmath>" in unit.unit
-    mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", mixed=True)
+    mixed = extract(tmp_path / "source.cu", tmp_path / "unit.cu", Wanted(mixed=True))
     assert errors_of(mixed, pool, host) == []
