@@ -40,8 +40,6 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
         (f"{ROWS} {{ const int i = blockIdx.x * n + c; y[i] = x[i]; }}",
          ("block_size", *VEC, "unroll")),
         # one that it goes on from
-        (f"int o = blockIdx.x * n; {ROWS} {{ y[o + c] = x[o + c]; o += 4; }}",
-         ("block_size", "unroll")),
         (f"{ROWS} {{ int i = blockIdx.x * n + c; y[i] = x[i]; i += 3; y[i] = 1; }}",
          ("block_size", "unroll")),
         # nothing that lies side by side
@@ -62,6 +60,11 @@ def drafted(body: str, parameters: str = "float* y, const float* x, int n") -> D
 )  # fmt: skip
 def test_what_is_offered_follows_from_the_accesses(body: str, parameters: tuple[str, ...]) -> None:
     assert drafted(body).parameters == ("block_size", "min_blocks", *parameters[1:])
+
+
+def test_a_loop_that_hands_an_index_on_keeps_its_threads_and_its_loads() -> None:
+    body = f"int o = blockIdx.x * n; {ROWS} {{ y[o + c] = x[o + c]; o += 4; }}"
+    assert drafted(body).parameters == ("unroll",)
 
 
 @pytest.mark.parametrize(
