@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_140,
+    "core": 47_145,
     "runtime": 2_930,
     "export": 4_260,
     "engines": 5_075,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -226,6 +227,11 @@ class Session:
     ) -> list[Trial]:
         """List the search's timed trials, the fastest first; `full`: not those stopped early."""
         return fastest(self.trials(candidate, workload), full=full)
+
+    def status_counts(self, workload: Workload | None = None) -> dict[Status, int]:
+        """Count the search's trials by status, in the order of `Status`, without zeros."""
+        counts = Counter(trial.status for trial in self.trials(workload=workload))
+        return {status: counts[status] for status in Status if counts[status]}
 
     def record_baseline(
         self,
