@@ -262,8 +262,9 @@ def plan_of(definition: Definition, config: RunConfig) -> Plan:
     if alone:
         spec = choose_surroundings(spec, ALONE)
     _require_functions(spec)
-    for workload in config.weights or config.workloads:
+    for workload in config.workloads:
         check_sizes(spec, workload)
+    _ = config.weights  # which raises for one that is no number above 0
     definition = replace(definition, spec=spec)
     space = definition.space
     template = load_template(spec, space)

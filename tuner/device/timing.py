@@ -21,8 +21,8 @@ MAX_CALLS = 4096
 REPLAY_US, FASTEST_US, FASTEST_BYTES_US = 300.0, 1.0, 8e6
 # For a replay of fewer calls: so much takes long enough.
 MOST_BYTES = 2 << 30
-# A call so long is timed alone: of 10 ms an H200 launch is 0.05 %, what a warm L2 saves (60 MB at
-# 4.8 TB/s) 0.13. Configs of a GRU took 450 ms, 29 of them in each replay.
+# A call so long is timed alone: of 10 ms an H200's launch is 0.05 %, and what its L2 of 60 MB saves
+# where it is warm 0.13 %. Configs of a GRU took 450 ms, 29 of them in each replay.
 LONG_CALL_US = 10e3
 # Of differences of chains: a sample takes milliseconds, and most configs are clearly slower.
 FEWEST_LINKS = 8

@@ -280,6 +280,8 @@ class SessionDispatch:
         if not (weights := self._weights):
             return average_speedup([entry.speedup for entry in entries])
         known = [(e.speedup, weights[e.workload] * e.best.baseline_us) for e in entries if e.best]
+        if not known:
+            return 1.0
         speedups, before = zip(*known, strict=True)
         return average_speedup(speedups, before)
 

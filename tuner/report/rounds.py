@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tuner.model.statistics import geometric_mean
+from tuner.model.statistics import average_speedup
 from tuner.session.events import AgentIdle, Moved, RoundRefused, Said
 from tuner.session.rounds import TIME, RoundRecord, answers, last, list_rounds
 from tuner.session.session import Session
@@ -118,6 +118,17 @@ def rounds(session: Session) -> tuple[RoundData, ...]:
     return tuple(_round(session, record, baseline_us) for record in list_rounds(session))
 
 
+def _compare(
+    before_us: Mapping[str, float],
+    after_us: Mapping[str, float],
+    keys: Sequence[str],
+    often: Mapping[str, float],
+) -> float:
+    """Average speedups, of a mix over what all took."""
+    took = [often[key] * before_us[key] for key in keys if often]
+    return average_speedup([before_us[key] / after_us[key] for key in keys], took)
+
+
 def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, float]) -> RoundData:
     outcome, gain, spent = record.outcome, None, Spent()
     end: End = "idle" if session.events(AgentIdle, record.number) else "open"
@@ -126,9 +137,10 @@ def _round(session: Session, record: RoundRecord, baseline_us: Mapping[str, floa
         end = "slow" if record.candidate is None else end
         timed = {key: us for key, us in outcome.default_us.items() if us is not None}
         if both := [key for key in timed if key in baseline_us and key in outcome.best_us]:
+            often = {w.key: weight for w, weight in session.manifest.config.weights.items()}
             gain = GainOverDefault(
-                geometric_mean([baseline_us[key] / timed[key] for key in both]),
-                geometric_mean([timed[key] / outcome.best_us[key] for key in both]),
+                _compare(baseline_us, timed, both, often),
+                _compare(timed, outcome.best_us, both, often),
                 len(both),
                 len(outcome.default_us),
             )

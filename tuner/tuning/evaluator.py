@@ -423,7 +423,7 @@ class Evaluator:
             if outcome.status is Status.RESOURCE_LIMIT:
                 raise OutOfMemory(said, workload.key)
             if outcome.status is Status.TIMEOUT:
-                raise TooSlow(said, path=self.spec.source)
+                raise TooSlow(said, path=self.spec.source, remedy="--workload takes a smaller one")
             raise KernelError(said, path=self.spec.source)
 
     def _runnable(self, pending: Pending) -> CompileResult | Trial:

@@ -100,7 +100,7 @@ def choose_bits(run: Run) -> None:
     for workload in run.plan.config.workloads:
         if classes := problems.get(spec.problem_of(workload)):
             mix = run.plan.config.mix
-            costs = {b: (-len(s), cost_of(s, classes, spec, mix)) for b, s in classes.items()}
+            costs = {b: (-len(s), cost_of(s, classes, spec, mix=mix)) for b, s in classes.items()}
             chosen = min(costs, key=costs.__getitem__)
             run.candidates.kept.bits[workload] = kept[workload.key] = chosen
     for workload in run.plan.tuned:
@@ -121,7 +121,7 @@ def group_classes(trials: Iterable[Trial], spec: KernelSpec) -> dict[Workload, C
 
 
 def cost_of(
-    sizes: Mapping[Workload, Sequence[Trial]], classes: Classes, spec: KernelSpec, mix: bool
+    sizes: Mapping[Workload, Sequence[Trial]], classes: Classes, spec: KernelSpec, *, mix: bool
 ) -> float:
     """Take the mean, over the sizes of a class, of the logarithm of its best time over any's.
 
@@ -155,7 +155,7 @@ def list_class_members(
     problems = group_classes(trials, spec)
     for workload, pool in pools.items():
         classes = problems.get(spec.problem_of(workload), {})
-        costs = {bits: cost_of(sizes, classes, spec, mix) for bits, sizes in classes.items()}
+        costs = {bits: cost_of(sizes, classes, spec, mix=mix) for bits, sizes in classes.items()}
         for bits in sorted(costs, key=costs.__getitem__)[:CLASSES]:
             fastest_first = classes[bits].values()
             members = dict.fromkeys(trial.config for of in fastest_first for trial in of[:most])

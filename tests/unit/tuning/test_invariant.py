@@ -360,7 +360,7 @@ def test_a_class_of_a_mix_costs_what_all_its_sizes_take(run, make_plan):
     for sizes in problem.values():
         rows = {w: of[0].time_us for w, of in sizes.items()}
         least = {w: min(of[w][0].time_us for of in problem.values() if w in of) for w in rows}
-        assert cost_of(sizes, problem, spec, True) == pytest.approx(
+        assert cost_of(sizes, problem, spec, mix=True) == pytest.approx(
             log(sum(rows.values()) / sum(least.values()))
         )
 

@@ -167,7 +167,8 @@ def _verify(
             left_out[workload] = f"too slow on a CPU: {error.message}"
             small.remove(workload)
     if not small:
-        return "the CPU is too slow for every size that it has room for"
+        _say_left_out(left_out)
+        return "the CPU is too slow for all sizes; --workload takes smaller ones"
     asked = made, evaluator, configs, small
     verified = verify_candidate(*asked)
     for problem in (*verified.problems, *find_varying_rows(*asked)):
@@ -177,8 +178,7 @@ def _verify(
     right = [w for w in small if w in verified.right]
     for workload in right:
         click.echo(f"verified on {workload.key}")
-    for workload, reason in left_out.items():
-        click.echo(f"not verified on {workload.key}: {reason}")
+    _say_left_out(left_out)
     if not right:
         return "no config that was tried serves a size that the CPU has room for"
     if axes := _find_odd_axes(made, right):
@@ -187,6 +187,11 @@ def _verify(
             "verified is: what such sizes alone reach, as code for vectors, has not run"
         )
     return ""
+
+
+def _say_left_out(left_out: Mapping[Workload, str]) -> None:
+    for workload, reason in left_out.items():
+        click.echo(f"not verified on {workload.key}: {reason}")
 
 
 def _sizes_of(made: Plan) -> list[Workload]:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from tuner.model.statistics import geometric_mean
 from tuner.model.trial import NOISY, Check, Result, Status
 from tuner.report import formatting
 from tuner.report.data import Declared, ReportData
@@ -73,7 +72,7 @@ def headline(data: ReportData) -> Headline:
         return Headline(origin, accused, "", "failed")
     judged = data.tuned or data.results
     tone, text = _judge(data, judged, "tuned" if data.tuned else "held-out")
-    held_out = _held_out(data.held_out) if data.tuned and data.held_out else ""
+    held_out = _held_out(data) if data.tuned and data.held_out else ""
     if data.on_cpu:
         count = f"{len(judged)} workload{'s' if len(judged) > 1 else ''}"
         text, held_out = f"Verified on {count}; which config is fastest, a GPU has to say.", ""
@@ -146,9 +145,9 @@ def _judge(data: ReportData, results: Sequence[Result], kind: str) -> tuple[Tone
     return tone, text
 
 
-def _held_out(results: Sequence[Result]) -> str:
-    count = len(results)
-    mean = geometric_mean([result.speedup for result in results])
+def _held_out(data: ReportData) -> str:
+    results, count = data.held_out, len(data.held_out)
+    mean = data.average(results)
     labels = [significance(result) for result in results]
     faster, slower = labels.count("faster"), labels.count("slower")
     text = f"Held-out: {ratio(mean)} over {count} workload{'s' if count != 1 else ''}, "
