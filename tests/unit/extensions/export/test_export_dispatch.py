@@ -124,7 +124,7 @@ def test_the_size_of_the_set_is_the_users(tune, session, tmp_path, words, varian
         (("--variants-within", "nan"), "'nan' is not a share"),
         (("--variants-within", "2"), "'2' is not a share"),
         (("--max-variants", "0"), "x>=1"),
-        (("--max-variants", "some"), "not a valid integer"),
+        (("--max-variants", "some"), "not a valid whole number"),
         (("--max-variants", "3", "--variants-within", "1%"), "exclude one another"),
     ],
 )
