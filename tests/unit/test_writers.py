@@ -23,7 +23,7 @@ ALLOWED = {
     "extensions/cpu/compiler.py": "write_text write_bytes",
     "extensions/compat/bench.py": "write_text",
     # Below the one that a compiler's process has for itself.
-    "extensions/backends/opencl/compiler.py": "write_bytes",
+    "extensions/backends/opencl/compiler.py": "write_bytes fdopen",
     "device/cuda/counters.py": "touch",
     "device/cuda/tool_process.py": "write_bytes open fdopen",
     "analysis/sass.py": "write_bytes open",
@@ -34,8 +34,6 @@ ALLOWED = {
     "extensions/agents/mcp/server.py": "fdopen",
     # Tests, in a folder that pytest made for each.
     "testing/recordings.py": "write_bytes touch",
-    # A pipe to the process that it is a copy of.
-    "process/child.py": "fdopen",
     # Into memory.
     "extensions/scale/cluster/messages.py": "to_json",
     # It cuts the end of Optuna's journal, which a session refuses to have as a link.

@@ -65,8 +65,9 @@ def find_launches(
     changed = r"\b{0}\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)|&\s*{0}\b|\b{0}\s*(?:\+\+|--)"
     once = (m for m in outside if len(re.findall(changed.format(m[1]), masked)) == 1)
     known = {match[1]: fold(match[2]) for match in once}
-    blocks = (m for m in _CONSTANT_BLOCK.finditer(masked) if not within(m.start(), functions))
-    known |= {match[1]: fold(match[2]) for match in blocks}
+    blocks = [m for m in _CONSTANT_BLOCK.finditer(masked) if not within(m.start(), functions)]
+    names = [match[1] for match in blocks]  # of two namespaces each may have one
+    known |= {match[1]: fold(match[2]) for match in blocks if names.count(match[1]) == 1}
     finder = _Finder(masked, lines, functions, known)
     sites = [*finder.chevrons(), *finder.runtime(), *finder.find_helper_launches()]
     sites += [site for own in sites for site in finder.calls_of_helper(own)]
@@ -297,7 +298,12 @@ def _end_of_config(masked: str, start: int) -> int | None:
 
 
 def _parse_callee(masked: str, end: int) -> tuple[str, tuple[str, ...], int] | None:
-    end = len(masked[:end].rstrip(") \t\r\n"))  # `(scale<T, 8>)<<<...>>>`, as macros have it
+    end = len(masked[:end].rstrip())
+    while masked[:end].endswith(")"):  # `(scale<T, 8>)<<<...>>>`, as macros have it
+        before = opening(masked, end - 1, stop=";{}")
+        if before is None or re.search(r"[\w>\])]\s*$", masked[:before]):
+            return None  # `choose(n)<<<...>>>` names no kernel
+        end = len(masked[: end - 1].rstrip())
     arguments: tuple[str, ...] = ()
     if masked[:end].endswith(">"):
         angle = opening(masked, end - 1, "<>", stop=";{}")

@@ -65,6 +65,8 @@ _SYMBOLS: dict[str, tuple[str, SymbolKind]] = {
     **dict.fromkeys(_CLASSES, ("name", "class")),
 }
 _COUNTING = re.compile(r"enum\s+(?!class\b|struct\b)[^{]*\{[^}]*=\s*(?:32|64|96|128|192|256|512)\b")
+# `mode == kRows`, `flags & kRows`, `case kRows:`
+_CHOOSING = r"(?:[=!]=|[&|]|\bcase\b)\s*(?:\w+::)*{0}\b|\b{0}\s*(?:[=!]=|&(?!&)|\|(?!\|))"
 _GLOBAL_MACRO = re.compile(r"#\s*define\s+(\w+)[ \t]+(?!.*##).*\b__global__\b")
 
 
@@ -157,9 +159,7 @@ class _Reader:
             elif node.type == "enumerator":
                 # of an enumeration with a name each says what, unless one counts threads
                 inside = node.parent.parent if node.parent is not None else None
-                if inside is not None and (
-                    part(inside, "name") is None or _COUNTING.match(self.text(inside))
-                ):
+                if inside is not None and (part(inside, "name") is None or self.counts(inside)):
                     yield from self.constant(part(node, "name"), part(node, "value"), ["const"])
             elif node.type == "field_declaration":
                 names = node.children_by_field_name("declarator")
@@ -174,6 +174,13 @@ class _Reader:
                 words = self.masked[node.parent.start_byte : first.start_byte].split()
                 if name is not None and name.type == "identifier":
                     yield from self.constant(name, part(node, "value"), words)
+
+    def counts(self, enumeration: Node) -> bool:
+        """Tell whether an enumeration says numbers of threads, and no modes or flags."""
+        if not _COUNTING.match(self.text(enumeration)):
+            return False
+        names = [self.text(part(e, "name")) for e in walk(enumeration) if e.type == "enumerator"]
+        return not any(re.search(_CHOOSING.format(name), self.masked) for name in names)
 
     def constant(
         self, name: Node | None, value: Node | None, words: list[str]

@@ -48,6 +48,10 @@ def stated_default(masked: str, names: tuple[str, ...]) -> tuple[str, int] | Non
     return None
 
 
+# Which of several processes this is; of LoRA it is a size.
+_PROCESS = re.compile(r"(?!.*(?:lora|low|kv|max|num|n)_)(?:.*_)?rank")
+
+
 def usual(name: str, dtype: str, besides: Collection[str] = ()) -> str:
     """Give a number, by the name, of a kind that makes a mistake with it show.
 
@@ -56,7 +60,7 @@ def usual(name: str, dtype: str, besides: Collection[str] = ()) -> str:
     if dtype == "bool":
         return "true"
     if "int" in dtype:
-        return "0" if re.fullmatch(r"(.*_)?rank", name.lower()) else "1"
+        return "0" if _PROCESS.fullmatch(name.lower()) else "1"
     known = usual_by_name(name)
     return known or next((value for value in _ELSE if value not in besides), _ELSE[0])
 

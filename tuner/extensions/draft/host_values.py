@@ -98,8 +98,10 @@ def read_lambda(text: str) -> tuple[tuple[str, ...], str] | None:
     match = _LAMBDA.match(text)
     pieces, end = listed(text, match.end()) if match is not None else ((), 0)
     returned = _LAMBDA_BODY.fullmatch(text, end) if end else None
-    names = tuple(IDENTIFIER.findall(piece.partition("=")[0])[-1] for piece in pieces)
-    return None if returned is None else (names, returned[1])
+    named = [IDENTIFIER.findall(piece.partition("=")[0]) for piece in pieces]
+    if returned is None or not all(named):  # `[](...) { return 4; }`
+        return None
+    return tuple(words[-1] for words in named), returned[1]
 
 
 def _returned(

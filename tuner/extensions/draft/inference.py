@@ -246,6 +246,9 @@ class _Reading:
             return DraftArgument(parameter, dtype, value=stated[0], evidence=evidence)
         evidence = (Evidence(GUESSED, "a usual number, for whoever calls the host code says it"),)
         value = usual(parameter.name, dtype, besides)
+        divides = rf"[/%]\s*\(?\s*(?:\(\w+\)\s*)?{parameter.name}\b"
+        if value == "0" and re.search(divides, self.launch.code):
+            value = "1"
         return DraftArgument(parameter, dtype, value=value, evidence=evidence)
 
     def value(self, parameter: KernelParameter) -> Stated | None:

@@ -44,8 +44,13 @@ _TIED = re.compile(
     r"|cooperative_groups|cg)\b|\bcuda::barrier\b"
 )
 # what a body declares, and what it sets
-_OWN = re.compile(r"(?:^|[;{}(])\s*(?:const\s+)?[A-Za-z_][\w:<>]*[\s*&]+(\w+)\s*[=;({\[]")
+_OWN = re.compile(
+    r"(?:^|[;{}(])\s*(?:const\s+)?(?!(?:else|return|case|goto|do)\b)[A-Za-z_][\w:<>]*[\s*&]+(\w+)\s*[=;({\[]"
+)
 _SET = re.compile(r"(?<![\w.>\]])([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)([^;]*)")
+_COUNTED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|(?<![\w.>\]])([A-Za-z_]\w*)\s*(?:\+\+|--)")
+# what stands before a branch
+_BRANCH = re.compile(r"(?:\belse|\bif\s*\((?:[^(){};]|\([^(){};]*\))*\))\s*$")
 _SYNCED = re.compile(r"__sync|_sync\b|__shfl|\b__shared__\b|\bthis_thread_block\b")
 _CONDITIONAL = frozenset(
     ("if_statement", "conditional_expression", "for_statement", "while_statement", "do_statement",
@@ -515,16 +520,33 @@ def leaves_state(launch: HostLaunch, body: Span, accesses: Sequence[Access]) -> 
     masked = launch.source.masked
     text, known = masked[slice(*body)], {p.name for p in launch.kernel.parameters}
     own, state = {*_OWN.findall(text)}, handed_by_reference(masked, body)
-    for match in _SET.finditer(text):
-        first = re.search(rf"\b{match[1]}\b(?:\s*=(?!=)([^;]*))?", text)
-        is_new = first is not None and first[1] and match[1] not in IDENTIFIER.findall(first[1])
-        state |= set() if is_new else {match[1]}
+    names = {name for pair in _COUNTED.findall(text) for name in pair if name}
+    names |= {match[1] for match in _SET.finditer(text)}
+    state |= {name for name in names if not _begins_anew(text, name)}
     state -= own
     for _ in range(4 if state else 0):
         state |= {m[1] for m in _SET.finditer(text) if state & {*IDENTIFIER.findall(m[2])}}
     writes = (a.at for a in accesses if a.writes and a.array in known and within(a.at, [body]))
-    stored = (masked[at : masked.find(";", at)].partition("=")[2] for at in writes)
+    stored = (masked[at : masked.find(";", at)] for at in writes)
     return any(state & {*IDENTIFIER.findall(text)} for text in stored)
+
+
+def _begins_anew(text: str, name: str) -> bool:
+    first = re.search(rf"\b{name}\b\s*=(?!=)([^;]*)", text)
+    at = re.search(rf"\b{name}\b", text)
+    if first is None or at is None or first.start() != at.start():
+        return False
+    return name not in IDENTIFIER.findall(first[1]) and not _is_in_branch(text, at.start())
+
+
+def _is_in_branch(text: str, at: int) -> bool:
+    heads: list[str] = []
+    for match in re.finditer(r"[{}]", text[:at]):
+        if match[0] == "{":
+            heads.append(text[: match.start()])
+        elif heads:
+            heads.pop()
+    return any(_BRANCH.search(head) for head in (*heads, text[:at]))
 
 
 def terms_of(text: str) -> list[str]:

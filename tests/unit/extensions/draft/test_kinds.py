@@ -12,6 +12,9 @@ from tests.unit.extensions.draft.test_inference import snippet
 from tuner.compiler.cache import Cache
 from tuner.compiler.pool import NvrtcPool
 from tuner.extensions.draft.drafting import Asked, draft_source
+from tuner.extensions.draft.guesses import usual
+from tuner.extensions.draft.host_values import read_lambda
+from tuner.source.reader import parse_source
 
 HEAD = "__global__ void k(float* y, const float* x, int n) {\n"
 EACH = "  int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i]; }\n"
@@ -555,3 +558,40 @@ def test_a_tuning_script_says_sizes_and_restrictions_by_names_and_lambdas(
     assert "- block_size_x * tile_x < 64" in space
     assert 'grid: ["ceil_div(512, block_size_x * tile_x)", 64]' in space
     assert "# filter_width = 5 (line 4) is left out" in space
+
+
+def test_modes_and_flags_of_an_enumeration_are_no_parameters() -> None:
+    source = parse_source(
+        "enum Modes { kNone = 0, kCols = 32, kRows = 64 };\n"
+        "enum Sizes { kThreads = 128, kEach = 4 };\n"
+        "__global__ void k(float* y, int mode) { if (mode == kCols) y[0] = 1; }\n",
+        Path("k.cu"),
+    )
+    assert {constant.name for constant in source.constants} == {"kThreads", "kEach"}
+
+
+def test_blocks_of_one_name_in_two_namespaces_are_not_known() -> None:
+    one = "namespace {0} {{ const dim3 block({1}); void f() {{ k<<<1, block>>>(); }} }}\n"
+    texts = [one.format("a", "16, 16"), one.format("b", "32, 8")]
+    head = "__global__ void k() {}\n"
+    (alone,) = parse_source(head + texts[0], Path("k.cu")).launches
+    both = parse_source(head + "".join(texts), Path("k.cu")).launches
+    assert alone.block == ("16", "16")
+    assert {site.block for site in both} == {("block",)}
+
+
+def test_what_a_function_chooses_is_no_kernel_by_the_name_of_its_argument() -> None:
+    text = "__global__ void k() {}\nvoid f(int k) { choose(k)<<<1, 32>>>(); (k)<<<1, 64>>>(); }\n"
+    assert [site.block for site in parse_source(text, Path("k.cu")).launches] == [("64",)]
+
+
+def test_a_lambda_without_named_parameters_is_not_read() -> None:
+    assert read_lambda("[](...) { return 4; }") is None
+    assert read_lambda("[](int n) { return n / 4; }") == (("n",), "n / 4")
+
+
+@pytest.mark.parametrize(("name", "value"), [("rank", "0"), ("tp_rank", "0"), ("lora_rank", "1")])
+def test_a_rank_is_the_first_of_several_processes_unless_it_is_a_size(
+    name: str, value: str
+) -> None:
+    assert usual(name, "int32") == value

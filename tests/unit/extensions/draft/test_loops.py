@@ -62,6 +62,31 @@ def test_what_is_offered_follows_from_the_accesses(body: str, parameters: tuple[
     assert drafted(body).parameters == ("block_size", "min_blocks", *parameters[1:])
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"float s = 0; {ROWS} {{ if (x[c] > 0) s += x[c]; else s = 0; y[c] = s; }}",
+        f"int count = 0; {ROWS} {{ y[c] = x[c] * count; count++; }}",
+        f"float v = 0; {ROWS} {{ if (x[c] > 0) v = x[c]; y[c] = v; }}",
+        f"float v = 0; {ROWS} {{ if (x[c] > 0) {{ v = x[c]; }} y[c] = v; }}",
+        f"int o = 0; {ROWS} {{ y[o] = x[c]; o++; }}",
+    ],
+)
+def test_a_loop_that_hands_a_state_on_keeps_its_threads(body: str) -> None:
+    assert drafted(body).parameters == ("unroll",)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"int k; {ROWS} {{ float s = 0; for (k = 0; k < 4; k++) s += x[c]; y[c] = s; }}",
+        f"float v; {ROWS} {{ v = x[c]; if (v < 0) v = 0; y[c] = v; }}",
+    ],
+)
+def test_what_each_pass_sets_first_is_no_state(body: str) -> None:
+    assert "block_size" in drafted(body).parameters
+
+
 def test_a_loop_that_hands_an_index_on_keeps_its_threads_and_its_loads() -> None:
     body = f"int o = blockIdx.x * n; {ROWS} {{ y[o + c] = x[o + c]; o += 4; }}"
     assert drafted(body).parameters == ("unroll",)

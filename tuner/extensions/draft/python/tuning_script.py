@@ -91,7 +91,7 @@ def _asked(
         own = stated.get(asked.id, [asked]) if isinstance(asked, ast.Name) else [asked]
         asked = own[0] if len(own) == 1 else None
     texts = [
-        _restriction(one, literals)
+        _restriction(one, literals, known)
         for one in (asked.elts if isinstance(asked, ast.List) else [asked])
     ]
     divisors: list[str | None] = []
@@ -110,11 +110,14 @@ def _asked(
     return tuple(filter(None, texts)), tuple(divisors), plain if len(plain) == len(sizes) else ()
 
 
-def _restriction(node: ast.expr | None, literals: Literals) -> str:
+def _restriction(node: ast.expr | None, literals: Literals, known: Mapping[str, object]) -> str:
     # a text, or `lambda p: p["block_size_x"] <= 64` as one
     if isinstance(node, ast.Lambda) and len(node.args.args) == 1:
         own = re.escape(node.args.args[0].arg)
-        return re.sub(rf"\b{own}\[['\"](\w+)['\"]\]", r"\1", ast.unparse(node.body))
+        numbers = {name: value for name, value in known.items() if type(value) is int}
+        said = ast.unparse(node.body)
+        text = re.sub(r"(?<!['\"])\b\w+\b", lambda m: str(numbers.get(m[0], m[0])), said)
+        return re.sub(rf"\b{own}\[['\"](\w+)['\"]\]", r"\1", text)
     text = literals.try_evaluate(node)
     return text if isinstance(text, str) else ""
 
