@@ -33,7 +33,7 @@ def test_nobody_asks_for_the_class_of_a_device() -> None:
         - devices
     ):
         devices |= more
-    assert devices > {"DeviceGroup", "RecordedDevice", "CudaDevice", "RemoteGpu", "MeteredDevice"}
+    assert devices > {"DeviceGroup", "RecordedDevice", "CudaDevice", "RemoteGpu"}
     asked = [
         f"{module}:{call.lineno}"
         for module, tree in trees.items()
