@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_545,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 89_990,
+    "tests": 90_000,
     "docs": 5_015,
 }
 

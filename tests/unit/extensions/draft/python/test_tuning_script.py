@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from tuner.extensions.draft.drafting import Asked
+from tuner.extensions.draft.python import tuning_script
 from tuner.extensions.draft.python.tuning_script import read_tuning_script
 
 SCRIPT = (
@@ -77,3 +79,14 @@ def test_a_comment_declares_nothing(tmp_path: Path) -> None:
     )
     defined = Asked().with_script(source).defined
     assert defined == ("block_size_x=32", "use_padding=0", "tile=4")
+
+
+def test_a_restriction_that_names_a_number_of_the_script_has_the_number() -> None:
+    script = (
+        "LIMIT = 128\n"
+        'restrict = [lambda p: p["block_size_x"] * p["tile"] <= LIMIT]\n'
+        'tune_kernel("k", "k.cu", 10, [], {}, restrictions=restrict)\n'
+    )
+    restrictions, _, sizes = tuning_script._asked(ast.parse(script), {})
+    assert restrictions == ("block_size_x * tile <= 128",)
+    assert sizes == (10,)
