@@ -182,14 +182,19 @@ def _write(out: Path, told: Mapping[str, Any]) -> None:
     written.replace(out)
 
 
+def _pose(harness: Any, text: str, device: Any) -> tuple[Any, list[Any]]:
+    """Make a problem's model and draw its inputs, as the harness does for answers."""
+    make, init, inputs = harness.load_original_model_and_inputs(text, {})
+    harness.set_seed(42)
+    model = make(*init()).to(device)
+    return model, [one.to(device) if hasattr(one, "to") else one for one in inputs()]
+
+
 def _compare_apart(torch: Any, harness: Any, text: str, device: Any) -> dict[str, Any]:
     """Compare a problem with itself on inputs that are one unit in the last place larger."""
-    make, init, inputs = harness.load_original_model_and_inputs(text, {})
     tolerance = harness.get_tolerance_for_precision(torch.float32)
     with torch.no_grad():
-        harness.set_seed(42)
-        model = make(*init()).to(device)
-        given = [one.to(device) if hasattr(one, "to") else one for one in inputs()]
+        model, given = _pose(harness, text, device)
         moved = [_enlarge(torch, one) for one in given]
         one, other = (model(*each).clone() for each in (given, moved))
     close = torch.allclose(one, other, atol=tolerance, rtol=tolerance)
@@ -206,12 +211,9 @@ def _time_problem(
 ) -> dict[str, Any]:
     """Time a problem as the harness times answers, as PyTorch's users have it."""
     torch.set_float32_matmul_precision(HIGH)
-    make, init, inputs = harness.load_original_model_and_inputs(text, {})
     with torch.no_grad():
-        harness.set_seed(42)
-        model = make(*init()).to(device)
+        model, given = _pose(harness, text, device)
         model = model if mode is None else torch.compile(model, mode=mode)
-        given = [one.to(device) if hasattr(one, "to") else one for one in inputs()]
         times = harness.time_execution_with_cuda_event(
             model, *given, num_trials=PERF_TRIALS, verbose=False, device=device
         )

@@ -491,7 +491,8 @@ class RunConfig(Settings):
         """How often each workload of a mix comes; nothing where they are none."""
         if not self.mix:
             return {}
-        values = {w: Expression.parse(self.weight).evaluate(w.values) for w in self.workloads}
+        weight = Expression.parse(self.weight)
+        values = {w: weight.evaluate(w.values) for w in self.workloads}
         for workload, value in values.items():
             if isinstance(value, str) or not 0.0 < value < inf:
                 raise InputError(

@@ -532,11 +532,10 @@ def leaves_state(launch: HostLaunch, body: Span, accesses: Sequence[Access]) -> 
 
 
 def _begins_anew(text: str, name: str) -> bool:
-    first = re.search(rf"\b{name}\b\s*=(?!=)([^;]*)", text)
-    at = re.search(rf"\b{name}\b", text)
-    if first is None or at is None or first.start() != at.start():
+    first = re.search(rf"\b{name}\b(?:\s*=(?!=)([^;]*))?", text)
+    if first is None or first[1] is None or name in IDENTIFIER.findall(first[1]):
         return False
-    return name not in IDENTIFIER.findall(first[1]) and not _is_in_branch(text, at.start())
+    return not _is_in_branch(text, first.start())
 
 
 def _is_in_branch(text: str, at: int) -> bool:
