@@ -187,12 +187,12 @@ def test_a_refused_launch_costs_one_program(watch: Watch, built: Built) -> None:
     assert "CUDA_ERROR" in outcomes[0].reason
 
 
-def test_a_hang_times_out_and_costs_one_program(
+def test_a_hang_is_no_verdict_and_costs_one_program(
     watch: Watch, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compute_sanitizer, "START_TIMEOUT_S", 20.0)
     monkeypatch.setattr(compute_sanitizer, "JOB_TIMEOUT_S", 5.0)
     hangs = built(silu(before="for (;;) __nanosleep(1000);"))
     outcomes = watch("memcheck", hangs, built(silu()))
-    assert [outcome.status for outcome in outcomes] == [Status.TIMEOUT, Status.CORRECT]
-    assert "no end within 25 s" in outcomes[0].reason
+    assert [outcome.status for outcome in outcomes] == [Status.NOT_RECORDED, Status.CORRECT]
+    assert "no end within 30 s" in outcomes[0].reason

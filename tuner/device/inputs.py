@@ -274,6 +274,7 @@ class Prepared:
     twin: tuple[Prepared, Patch] | None = None  # slightly other inputs, and how they differ
     changed: dict[int, Prepared] = field(default_factory=dict)  # others yet, by their variants
     moved: Sequence[Mapping[str, Array]] = ()  # the reference of inputs that rounding has moved
+    rounded: Mapping[str, Array] = field(default_factory=dict)  # that with operands of TF32
     # Rows that stand among others (`verify.rows`).
     probes: Mapping[str, Array] = field(default_factory=dict)
     uses: int = 0
@@ -286,12 +287,12 @@ class Prepared:
 
     def forget(self) -> None:
         """Leave what is computed of the inputs to be computed again: that is most of the memory."""
-        self.reference, self.scales, self.moved = None, {}, ()
+        self.reference, self.scales, self.moved, self.rounded = None, {}, (), {}
 
     @property
     def size_bytes(self) -> int:
         held = (self, *([self.twin[0]] if self.twin else []), *self.changed.values())
-        kept = [v for p in held for v in (p.inputs, p.reference or {}, p.scales)]
+        kept = [v for p in held for v in (p.inputs, p.reference or {}, p.scales, p.rounded)]
         kept += [values for prepared in held for values in prepared.moved]
         arrays = (array for values in kept for array in values.values())
         # A twin shares what it does not change: the weights of a layer are most of its inputs.

@@ -10,7 +10,8 @@ from typing import Any
 from tuner.device.encoding import torch_name
 from tuner.device.problems import BenchProblem, is_problem
 from tuner.device.reference import PeerFunction, load_peers
-from tuner.device.torch_reference import expression, tf32
+from tuner.device.torch_modes import tf32
+from tuner.device.torch_reference import expression
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
 from tuner.model.kernel import KernelSpec

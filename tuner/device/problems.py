@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import count, islice
 from pathlib import Path
 from types import ModuleType
@@ -20,14 +20,13 @@ import numpy as np
 from tuner.device.encoding import Array, decode, encode, multiply
 from tuner.device.inputs import NORMAL, draw_values
 from tuner.device.reference import Reference, blamed_on, load_reference, ran_out
+from tuner.device.torch_modes import computing, tf32
 from tuner.device.torch_reference import (
     Results,
     array_of,
-    computing,
     expression_reference,
     require_torch,
     tensor_of,
-    tf32,
 )
 from tuner.device.verify.accuracy import Leeway
 from tuner.device.verify.outputs import compare
@@ -303,7 +302,7 @@ class ProblemModel:
                 found[name] = spread
         return found
 
-    def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
+    def run(self, tensors: Mapping[str, Any], *, wide: bool, rounded: bool = False) -> Any:
         """Compute what `forward` gives; raise `KernelError` where it draws random numbers."""
         model, torch = self.model(wide=wide), self._torch
         values = self._known.values
@@ -316,7 +315,7 @@ class ProblemModel:
             if name in tensors
         }
         arguments = [tensors.get(name, value) for name, value in values.items()]
-        around = computing(torch, widened=True) if wide else torch.no_grad()
+        around = computing(torch, widened=True, rounded=rounded) if wide else torch.no_grad()
         before = torch.random.get_rng_state()
         with around:
             outputs = torch.func.functional_call(model, state, tuple(arguments))
@@ -379,6 +378,7 @@ def _reference(spec: KernelSpec, problem: BenchProblem | Definition) -> Referenc
     return Reference(
         judged.compute,
         judged.inputs,
+        rounded=partial(judged.compute, rounded=True),
         replaced=lambda: judged.replaced,
         spreads=judged.spreads,
     )
@@ -398,13 +398,27 @@ class _Judged:
         self.replaced = False
 
     def compute(
-        self, xp: Any, inputs: Mapping[str, Array], axes: Sizes, **operator: str
+        self,
+        xp: Any,
+        inputs: Mapping[str, Array],
+        axes: Sizes,
+        *,
+        rounded: bool = False,
+        **operator: str,
     ) -> Mapping[str, Array]:
-        """Compute the outputs in float64."""
-        outputs = self._run(self._problem.at(axes), inputs, axes, wide=True)
+        """Compute the outputs in float64, where `rounded` with operands of TF32."""
+        outputs = self._run(self._problem.at(axes), inputs, axes, wide=True, rounded=rounded)
         return self._results.arrays(xp, outputs, {**axes, **operator})
 
-    def _run(self, posed: Any, inputs: Mapping[str, Array], axes: Sizes, *, wide: bool) -> Any:
+    def _run(
+        self,
+        posed: Any,
+        inputs: Mapping[str, Array],
+        axes: Sizes,
+        *,
+        wide: bool,
+        rounded: bool = False,
+    ) -> Any:
         torch, given = self._torch, dict[str, Any]()
         theirs = {ours: name for name, ours in _DTYPES.items()}
         for name, values in inputs.items():
@@ -414,7 +428,7 @@ class _Judged:
         passed = self._problem.passed
         given |= {n: v.evaluate(axes) for n, v in self._scalars.items() if n in passed}
         with tf32(self._torch, allowed=False):
-            return posed.run(given, wide=wide)
+            return posed.run(given, wide=wide, rounded=rounded)
 
     def inputs(self, xp: Any, rng: Any, axes: Sizes, fill: str) -> Mapping[str, Array]:
         """Draw what the problem draws itself; of other kinds than `normal` all that is fair.

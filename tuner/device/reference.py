@@ -57,7 +57,8 @@ class Reference:
     `unread` sets what production never reads of a peer's outputs to what the reference gives.
     `replaced` tells whether the inputs drawn last are ordinary ones, whatever kind was asked for.
     `spreads` gives the deviation of what is drawn for an input, where that is not 1.
-    A `fixed` one knows the answer to its own inputs alone, which are never changed.
+    A `fixed` one knows the answer to its own inputs alone, which are never changed. `rounded`
+    computes with operands of TF32, where PyTorch computes.
     """
 
     compute: ReferenceFunction
@@ -67,6 +68,7 @@ class Reference:
     replaced: Callable[[], bool] = lambda: False
     spreads: Callable[[Mapping[str, int]], Mapping[str, float]] = lambda axes: {}
     fixed: bool = False
+    rounded: ReferenceFunction | None = None
 
     def drawn(
         self, xp: Any, rng: Any, axes: Mapping[str, int], fill: str, operators: Mapping[str, str]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from tuner.device.encoding import Array
 from tuner.device.reference import Reference, blamed_on
+from tuner.device.torch_modes import computing
 from tuner.model.errors import KernelError
 from tuner.model.expressions import Value
 from tuner.model.kernel import FLOAT_DTYPES, Argument, KernelSpec
@@ -44,60 +44,6 @@ def require_torch(path: Path, line: int | None = None) -> Any:
             remedy="pip install torch (its build for CPUs is enough: the judge takes a GPU where "
             "PyTorch sees one), or write the reference with NumPy in a .py file",
         ) from error
-
-
-@contextmanager
-def computing(torch: Any, *, widened: bool = False) -> Iterator[None]:
-    """Compute without gradients and with float64 as PyTorch's default.
-
-    `widened` makes float64 of whatever the code casts to a smaller float, but for 8 bits: code that
-    was written for a kernel's dtype rounds where the reference must not.
-    """
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.no_grad():
-            if widened:
-                with _widening(torch)():
-                    yield
-            else:
-                yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def tf32(torch: Any, *, allowed: bool) -> Iterator[None]:
-    """Allow TF32 in products and convolutions, or not: cuDNN takes it unless it is told not to."""
-    libraries = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = [library.allow_tf32 for library in libraries]
-    for library in libraries:
-        library.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        for library, was_allowed in zip(libraries, before, strict=True):
-            library.allow_tf32 = was_allowed
-
-
-@cache
-def _widening(torch: Any) -> Any:
-    small = {torch.float16, torch.bfloat16, torch.float32}
-    casts = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
-
-    def wide(value: Any) -> Any:
-        return torch.float64 if isinstance(value, torch.dtype) and value in small else value
-
-    class Widening(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ignore]
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if function in casts:
-                return args[0].double()
-            named = {key: wide(value) for key, value in (kwargs or {}).items()}
-            return function(*map(wide, args), **named)
-
-    return Widening
 
 
 def tensor_of(torch: Any, values: Array, dtype: str) -> Any:
@@ -187,16 +133,21 @@ def expression_reference(spec: KernelSpec) -> Reference:
     scalars = {a.name: a.value for a in spec.arguments if a.value is not None}
 
     def compute(
-        xp: Any, inputs: Mapping[str, Array], axes: Mapping[str, int], **operator: str
+        xp: Any,
+        inputs: Mapping[str, Array],
+        axes: Mapping[str, int],
+        *,
+        rounded: bool = False,
+        **operator: str,
     ) -> Mapping[str, Array]:
         sizes: dict[str, Value] = {**axes, **operator}
         names: dict[str, Any] = {**sizes}
         names |= {name: value.evaluate(sizes) for name, value in scalars.items()}
         names |= {name: tensor_of(torch, array, dtypes[name]) for name, array in inputs.items()}
-        with computing(torch):
+        with computing(torch, rounded=rounded):
             return results.arrays(xp, run(**names), sizes)
 
-    return Reference(compute)
+    return Reference(compute, rounded=partial(compute, rounded=True))
 
 
 def expression(spec: KernelSpec, torch: Any) -> Callable[..., Any]:
@@ -284,9 +235,10 @@ class Definition:
         """Pose it for some sizes: the reference takes them from its inputs."""
         return self
 
-    def run(self, tensors: Mapping[str, Any], *, wide: bool) -> Any:
+    def run(self, tensors: Mapping[str, Any], *, wide: bool, rounded: bool = False) -> Any:
         """Call the reference with the inputs of its signature."""
-        around = computing(self.torch, widened=True) if wide else self.torch.no_grad()
+        widened = computing(self.torch, widened=True, rounded=rounded)
+        around = widened if wide else self.torch.no_grad()
         with around:
             outputs = self._names["run"](**tensors)
         if isinstance(outputs, Mapping):

@@ -263,13 +263,15 @@ class Tolerance:
 
     `relative` and `absolute` combine as `|out - ref| <= absolute + relative * |ref|`. `codes` is
     the share of elements of a quantized output that may differ by one code. A `measured` one is
-    what the baseline's own rounding comes to, several times over (`device.verify.accuracy`).
+    what the baseline's own rounding comes to, several times over (`device.verify.accuracy`). With
+    `tf32` what products multiply may be rounded to it: right is all between both answers.
     """
 
     relative: float = 0.0
     absolute: float = 0.0
     codes: float | None = None
     measured: bool = False
+    tf32: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,6 +445,10 @@ def _tolerances(
             remedy = "write measured, {relative: 4.0e-3}, or {absolute: 0} for an exact output"
             message = f"the tolerance of `{name}` is empty"
             raise document.error(message, "tolerance", name, remedy=remedy)
+        if item.tf32 and not (item.relative or item.absolute):
+            message = f"`tf32` without `relative` or `absolute` for `{name}`"
+            remedy = "write {absolute: 1e-3, relative: 1e-3, tf32: true}"
+            raise document.error(message, "tolerance", name, remedy=remedy)
         if item.measured and outputs[name] not in MEASURED_DTYPES:
             message = f"the tolerance of `{name}`, {outputs[name]}, cannot be measured"
             remedy = "write {codes: 0.02}" if "float" in outputs[name] else "write {absolute: 0}"
@@ -460,7 +464,8 @@ def _tolerances(
 def _tolerance(item: ToleranceModel | None, dtype: str) -> Tolerance:
     if item is None or item.measured:  # whole numbers are exact
         return Tolerance(measured=dtype in MEASURED_DTYPES)
-    return Tolerance(item.relative or 0.0, item.absolute or 0.0, item.codes)
+    stated = item.relative or 0.0, item.absolute or 0.0, item.codes
+    return Tolerance(*stated, tf32=item.tf32)
 
 
 def _sum_moved_bytes(arguments: Sequence[Argument]) -> Expression:

@@ -256,6 +256,10 @@ class ToleranceModel(StrictModel):
     measured: Literal[True] | None = Field(
         default=None, description="true, or `measured` in place of all of it"
     )
+    tf32: bool = Field(
+        default=False,
+        description="true: what the reference's products multiply may be rounded to TF32",
+    )
 
     @model_validator(mode="before")
     @classmethod

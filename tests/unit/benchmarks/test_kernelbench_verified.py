@@ -188,9 +188,9 @@ def test_an_arm_is_options_of_the_same_run_and_a_line_for_its_agent(
 @pytest.mark.parametrize(
     ("stated", "part", "problem", "tolerance"),
     [
-        ("1e-3", "", "nn.ConvTranspose2d(3, 4)", "1e-2"),
-        ("1e-3", "norm", "nn.Conv2d(3, 4)", "1e-3"),
-        ("1e-3", "", "nn.Linear(3, 4)", "1e-3"),
+        ("1e-3", "", "nn.ConvTranspose2d(3, 4)", "absolute: 1e-3, relative: 1e-3, tf32: true"),
+        ("1e-3", "norm", "nn.Conv2d(3, 4)", "absolute: 1e-3, relative: 1e-3"),
+        ("1e-3", "", "nn.Linear(3, 4)", "absolute: 1e-3, relative: 1e-3"),
         ("", "", "nn.Conv2d(3, 4)", ""),
     ],
 )

@@ -25,6 +25,7 @@ from tuner.device.layout import Layout
 from tuner.device.problems import reference_of
 from tuner.device.reference import blamed_on, misfit, require_dict
 from tuner.device.verify.accuracy import FLOOR, OF_AN_ELEMENT, Leeway
+from tuner.model.errors import KernelError
 from tuner.model.kernel import COUPLED_FILLS, KernelSpec, Workload
 
 # Of so many elements a rounding may decide: more say that the reference is no answer.
@@ -143,6 +144,13 @@ class Answers:
     ) -> None:
         self._xp, self._spec, self.operators, self._leeway = xp, spec, dict(operators), leeway
         self.reference = reference_of(spec)
+        if self.reference.rounded is None and any(t.tf32 for t in spec.tolerances.values()):
+            raise KernelError(
+                "`tf32` in a tolerance needs a reference in PyTorch, and this one is none",
+                path=spec.path,
+                remedy=f"compute with rounded operands in {spec.reference.name}, or widen the "
+                "tolerance",
+            )
         self._computing, self._drawing = EitherLibrary(), EitherLibrary()
 
     def draw(self, workload: Workload, kind: str, seed: int, layout: Layout) -> Prepared:
@@ -198,6 +206,13 @@ class Answers:
         asked = self._decode(prepared, layout), self._leeway.floats, self._leeway.unit, compute
         return compute_moved(self._xp, *asked)
 
+    def refer_rounded(self, prepared: Prepared, layout: Layout) -> Mapping[str, Array]:
+        """Compute, once, what is expected of operands that are rounded to TF32."""
+        if not prepared.rounded:
+            decoded = self._decode(prepared, layout)
+            prepared.rounded = self._compute(prepared.workload, decoded, rounded=True)
+        return prepared.rounded
+
     def names(self) -> tuple[str, ...]:
         return tuple(a.name for a in self._spec.outputs)
 
@@ -218,9 +233,14 @@ class Answers:
             given: Mapping[str, Array] = self._drawing.call(self._xp, draw, {})
             return given
 
-    def _compute(self, workload: Workload, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _compute(
+        self, workload: Workload, inputs: Mapping[str, Array], *, rounded: bool = False
+    ) -> dict[str, Array]:
+        reference = self.reference.rounded if rounded else self.reference.compute
+        assert reference is not None
+
         def compute(xp: Any, given: Mapping[str, Array]) -> Mapping[str, Array]:
-            return self.reference.compute(xp, given, workload.values, **self.operators)
+            return reference(xp, given, workload.values, **self.operators)
 
         # An overflow to infinity is an answer like others, and NumPy would print a warning of it.
         quiet = np.errstate(all="ignore")

@@ -86,6 +86,17 @@ def compare(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolera
     return Verdict(error, (index, found, float(ref[index])))
 
 
+def compare_between(
+    xp: Any, raw: Array, reference: Array, dtype: str, other: Array, tolerance: Tolerance
+) -> Verdict:
+    """Compare an output with what is nearest to it of all that lies between two answers."""
+    out = decode(xp, raw.reshape(-1), dtype).reshape(reference.shape)
+    nearest = xp.clip(out, xp.minimum(reference, other), xp.maximum(reference, other))
+    # Where either is no number, or a wrong result is none, nothing lies between.
+    nearest = xp.where(xp.isfinite(nearest), nearest, reference)
+    return compare(xp, raw, nearest, dtype, tolerance)
+
+
 def zeros_pass(xp: Any, raw: Array, reference: Array, dtype: str, tolerance: Tolerance) -> bool:
     """Tell whether zeros would pass for most elements that are not zero: a worthless check."""
     step = max(1, raw.size // ZEROS_SAMPLE)

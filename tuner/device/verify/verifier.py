@@ -44,6 +44,7 @@ from tuner.device.verify.outputs import (
     Verdict,
     can_look_judge,
     compare,
+    compare_between,
     zeros_pass,
 )
 from tuner.device.verify.twins import Twins
@@ -420,6 +421,9 @@ class Verifier:
                 if not verdict.passed and whole and self._leeway.floats:
                     excused = is_either(*asked, self._compute_moved, name)
                     verdict = Verdict(1.0) if excused else verdict
+                if not verdict.passed and tolerance.tf32:
+                    rounded = self._answers.refer_rounded(self._current, self._layout)[name]
+                    verdict = compare_between(*asked, rounded, tolerance)
             errors = (*errors, (name, verdict.error))
             asked = self._xp, stored[name], expected[name], slot.dtype
             passed = verdict.passed or (whose == "peer" and self._is_excused(verdict, *asked))

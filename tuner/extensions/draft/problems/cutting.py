@@ -16,7 +16,7 @@ from typing import Any
 from tuner.device.problems import BenchProblem, Sizes
 from tuner.device.recorded.recording import RecordedDeviceInfo
 from tuner.device.reference import blamed_on
-from tuner.device.torch_reference import tf32
+from tuner.device.torch_modes import tf32
 from tuner.extensions.draft.problems.cut import (
     Rates,
     Worth,
