@@ -121,7 +121,10 @@ def test_the_gate_says_before_a_round_what_it_would_say_of_an_answer(bench: Benc
     unshown = gate(template, "--workload", f"N={1 << 24}")
     (bench.root / "scale.cu").write_text(kernel)
     assert unshown.code == 5, unshown.err
-    assert "not verified: the smallest size, N=16777216, is of 134.2 MB, and up to" in unshown.out
+    assert (
+        "not verified: the smallest size, N=16777216, is of 134.2 MB, over 64 MiB, and up to"
+        in unshown.out
+    )
     spins = "i < N && [&] { volatile int k = 0; while (N == 260) k = k + 1; return true; }()"
     (bench.root / "scale.cu").write_text(kernel.replace("i < N", spins))
     slow = gate(template, "--workload", "N=260", "--workload", "N=1028")

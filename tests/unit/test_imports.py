@@ -27,18 +27,18 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_325,
+    "core": 47_355,
     "runtime": 2_930,
     "export": 4_260,
     "engines": 5_075,
-    "draft": 17_030,
+    "draft": 17_040,
     "agents": 8_760,
     "cpu": 4_730,
     "backends": 2_815,
     "scale": 4_545,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 90_200,
+    "tests": 90_215,
     "docs": 5_020,
 }
 

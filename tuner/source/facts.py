@@ -85,6 +85,8 @@ class KernelFunction:
     template: tuple[TemplateParameter, ...] = ()
     bounds: LaunchBounds | None = None
     namespace: tuple[str, ...] = ()
+    # What `__cluster_dims__` says.
+    cluster: tuple[str, ...] = ()
 
     @property
     def qualified_name(self) -> str:
@@ -134,7 +136,8 @@ class LaunchSite:
 
     `grid` and `block` hold one to three extents. `definitions` are the host variables assigned once
     before it, with their values; `at` is the launch's offset, `set_at` where a pointer that it goes
-    through is set to the kernel. `guessed` are the template parameters that it does not say.
+    through is set to the kernel. `guessed` are the template parameters that it does not say;
+    `cluster` is what its attributes say.
     """
 
     kernel: str
@@ -148,6 +151,7 @@ class LaunchSite:
     at: int = 0
     guessed: tuple[str, ...] = ()
     set_at: int | None = None
+    cluster: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

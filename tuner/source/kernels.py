@@ -170,6 +170,7 @@ def _mixed_bytes(
 
 _TEMPLATE = re.compile(r"\s*template\s*(?=<)")
 _BOUNDS = re.compile(r"__launch_bounds__\s*(?=\()")
+_CLUSTER = re.compile(r"__cluster_dims__\s*(?=\()")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^()]*>)?\s*$")
 
 _ATTRIBUTE = re.compile(
@@ -191,6 +192,7 @@ def read_kernel(
     head = masked[start : body[0]]
     template, after = read_template(head, start, lines)
     bounds, head = _bounds(head, start, lines)
+    cluster, head = _cluster(head)
     close = head.rstrip().rfind(")")
     at = opening(head, close)
     name = _NAME.search(head, after - start, at) if at is not None else None
@@ -211,6 +213,7 @@ def read_kernel(
         parameters_known=certain,
         template=template,
         bounds=bounds,
+        cluster=cluster,
     )
 
 
@@ -257,6 +260,15 @@ def _bounds(head: str, start: int, lines: LineIndex) -> tuple[LaunchBounds | Non
         min_blocks=pieces[1][0] if two else None,
         min_blocks_span=spans[1] if two else None,
     ), rest
+
+
+def _cluster(head: str) -> tuple[tuple[str, ...], str]:
+    match = _CLUSTER.search(head)
+    end = closing(head, match.end()) if match else None
+    if match is None or end is None:
+        return (), head
+    extents = tuple(fold(text) for text, _ in split_list(head[match.end() + 1 : end - 1]))
+    return extents, head[: match.start()] + " " * (end - match.start()) + head[end:]
 
 
 def _parameters(

@@ -26,6 +26,8 @@ from tuner.source.syntax import (
 
 _CALLED = re.compile(r"((?:\w+\s*::\s*)*\w+)\s*$")
 _RUNTIME = re.compile(r"\bcudaLaunch(?:CooperativeKernel|KernelExC?|Kernel)\s*(?=\()")
+# `attribute[0].val.clusterDim.x = 2;`, `.clusterDim = {2, 1, 1}`
+_CLUSTER = re.compile(r"\bclusterDim(?:\.([xyz])\s*=([^;=]+);|\s*=\s*\{([^{};]*)\})")
 # a framework's helper: LaunchKernel(grid, block, device)(kernel, arguments...)
 _HELPER = re.compile(r"(?<![\w.>])(?!cu)\w*LaunchKernel(?:\s+\w+)?\s*(?=\()")
 _CHAINED = re.compile(r"\s*\.\s*\w+\s*(?=\()")
@@ -132,7 +134,8 @@ class _Finder:
                 if len(pieces) < 2 or (called := _callee(pieces[1], known)) is None:
                     continue
                 config = _config(pieces[0].lstrip("& "), known)
-                yield self.site(called, config, pieces[2:], match.start(), known)
+                site = self.site(called, config, pieces[2:], match.start(), known)
+                yield replace(site, cluster=self.cluster(match.start()))
             elif len(pieces) >= 3 and (called := _callee(pieces[0], known)) is not None:
                 config = [*pieces[1:3], *pieces[4:5]]
                 yield self.site(called, config, [], match.start(), known)
@@ -190,6 +193,7 @@ class _Finder:
             if len(handed) < len(own.arguments):
                 handed += pieces[len(parameters) :]
             site = self.site(called, config, handed, match.start(), {**inside, **known})
+            site = replace(site, cluster=tuple(map(substitute_passed_values, own.cluster)))
             yield site
             yield from self.calls_of_helper(site, depth + 1)
 
@@ -232,6 +236,14 @@ class _Finder:
             if match is not None and end and own.kernel in names:
                 return match[1], names, span
         return None
+
+    def cluster(self, at: int) -> tuple[str, ...]:
+        start = max((a for a, b in self.functions if a <= at < b), default=0)
+        said = dict[str, str]()
+        for match in _CLUSTER.finditer(self.masked, start, at):
+            pieces = [match[2]] if match[1] else [text for text, _ in split_list(match[3])]
+            said |= dict(zip(match[1] or "xyz", map(fold, pieces), strict=False))
+        return tuple(said.get(axis, "1") for axis in "xyz") if said else ()
 
     def passed(self, start: int) -> list[str]:
         # commas of a kernel's template arguments separate none of the launch's

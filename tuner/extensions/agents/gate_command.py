@@ -155,10 +155,10 @@ def _verify(
     if not small:
         smallest = min(_sizes_of(made), key=spec.footprint_bytes)
         small = _find_smaller(made, baseline, configs[0])
-        why = f"the smallest size, {smallest.key}, is of {_megabytes(made, smallest)}"
+        why = f"the smallest size, {smallest.key}, is {left_out[smallest]}"
         if not small:
             return f"{why}, and up to {most >> 20} MiB the kernel was right on no smaller one"
-        click.echo(f"{why}, over {most >> 20} MiB: smaller ones that nobody listed are taken")
+        click.echo(f"{why}: smaller ones that nobody listed are taken")
     click.echo(f"verifying on the CPU, on {', '.join(w.key for w in small)}")
     for workload in [*small]:
         try:

@@ -162,7 +162,8 @@ class _Reading:
         choices: Sequence[TunableConstant],
     ) -> tuple[Axes, tuple[DraftArgument, ...]]:
         """Give numbers that size nothing, such as an offset or a mode, a value and no axis."""
-        texts = [*(tuned.grid or ("",)), *(tuned.block or ()), tuned.shared_memory or ""]
+        texts = [*(tuned.grid or ("",)), *(tuned.block or ()), *(tuned.cluster or ())]
+        texts.append(tuned.shared_memory or "")
         texts += [text for choice in choices for text in choice.constraints]
         texts += [text for a in arguments for text in (*(a.shape or ()), a.fill)]
         texts += [a.value or "" for a in arguments if a.parameter.name not in self.axes.names]

@@ -154,13 +154,17 @@ def _fixed_constants(launch: HostLaunch) -> Iterator[Constant]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchDraft:
-    """A launch as expressions; None where only a person can say, `hints` what the source says."""
+    """A launch as expressions; None where only a person can say, `hints` what the source says.
+
+    Without clusters `cluster` is empty.
+    """
 
     kernel: str | None
     grid: tuple[str, ...] | None
     block: tuple[str, ...] | None
     shared_memory: str | None
     hints: Mapping[str, str] = field(default_factory=dict)
+    cluster: tuple[str, ...] | None = ()
 
 
 def template_launch(launch: HostLaunch, axes: Axes, proposals: Proposals) -> LaunchDraft:
@@ -283,10 +287,12 @@ def launch_draft(
         arguments = (value if number(value) is not None else text for value, text in values)
         name = f"{name}<{', '.join(arguments)}>"
     site, scope = launch.site, scope_of(launch, axes, choices)
+    clusters = site.cluster or launch.kernel.cluster
     hints = {
         "grid": ", ".join(site.grid),
         "block": ", ".join(site.block),
         "shared_memory": launch.follow(site.shared),
+        "cluster": ", ".join(clusters),
     }
     hints = {} if launch.is_guessed else hints
     # a bare number of blocks or bytes is itself, whatever the block has
@@ -301,6 +307,7 @@ def launch_draft(
     shared = translate(site.shared, own)
     grid = _extents(site.grid, scope, choices, tiles, bare)
     block = _extents(site.block, scope, choices, warps, along=along(launch, choices))
+    cluster = _extents(clusters, scope, ()) if clusters else ()
     for key, drafted, texts in (
         ("grid", grid, site.grid),
         ("shared_memory", shared, (site.shared,)),
@@ -317,7 +324,7 @@ def launch_draft(
         if drafted is None and names:
             said = hints.get(key)
             hints[key] = f"{said}, which follows {names}" if said else f"nothing; follows {names}"
-    return LaunchDraft(name, grid, block, shared, hints)
+    return LaunchDraft(name, grid, block, shared, hints, () if cluster == ("1",) else cluster)
 
 
 def _tiles(launch: HostLaunch, choices: Sequence[TunableConstant]) -> dict[int, str]:

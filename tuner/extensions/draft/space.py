@@ -253,7 +253,7 @@ def min_bytes_text(arguments: Sequence[DraftArgument]) -> str | None:
 def _hints(launch: LaunchDraft) -> dict[str, str]:
     printable = {key: "".join(filter(str.isprintable, h)) for key, h in launch.hints.items()}
     hints = {key: f"; the source says {hint}" for key, hint in printable.items() if hint}
-    return {"grid": "", "block": "", "shared_memory": "", **hints}
+    return {"grid": "", "block": "", "shared_memory": "", "cluster": "", **hints}
 
 
 def _most(arguments: Sequence[DraftArgument], choice: TunableConstant) -> str:
