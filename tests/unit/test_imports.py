@@ -27,7 +27,7 @@ from house import (  # noqa: E402
 Graph = dict[str, set[str]]
 # What each part may have, in lines. Who raises one says in the commit why.
 BUDGET = {
-    "core": 47_355,
+    "core": 47_370,
     "runtime": 2_930,
     "export": 4_260,
     "engines": 5_075,
@@ -38,7 +38,7 @@ BUDGET = {
     "scale": 4_545,
     "study": 3_845,
     "compat": 1_710,
-    "tests": 90_215,
+    "tests": 90_220,
     "docs": 5_020,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -192,15 +192,27 @@ class ComputeSanitizer:
             together, ended = self._run(jobs, folder)
             if together.status is Status.CORRECT or len(jobs) == 1 or not ended.events:
                 return [together] * len(jobs)
-            undecided = ended.timed_out and together.status is Status.NOT_RECORDED
-            # It would take as long alone.
-            slow = len(ended.events_of("done") + ended.events_of("failed")) if undecided else None
-            return [
-                together if n == slow else self._run([job], folder)[0] for n, job in enumerate(jobs)
-            ]
+            return [*self._each_alone(jobs, folder, together, ended)]
 
     def close(self) -> None:
         self._process.close()
+
+    def _each_alone(
+        self, jobs: Sequence[Job], folder: Path, together: Outcome, ended: Ended
+    ) -> Iterator[Outcome]:
+        """Run jobs one by one; what did not end together is not tried again, nor after another."""
+        ran = len(ended.events_of("done") + ended.events_of("failed"))
+        slow = ran if _is_unended(together, ended) else None
+        unended: Outcome | None = None
+        for place, job in enumerate(jobs):
+            if place == slow:
+                yield together
+            elif unended is not None:
+                yield unended
+            else:
+                outcome, ended = self._run([job], folder)
+                unended = outcome if _is_unended(outcome, ended) else None
+                yield outcome
 
     def _run(self, jobs: Sequence[Job], folder: Path) -> tuple[Outcome, Ended]:
         """Return the outcome of all, and how the tool ended."""
@@ -228,6 +240,10 @@ class ComputeSanitizer:
         arrays = ended.events_of("arrays")
         report = read(ended.said, self.kind, sign, arrays[-1]["arrays"] if arrays else ())
         return _outcome(report, ended, self.kind, len(jobs)), ended
+
+
+def _is_unended(outcome: Outcome, ended: Ended) -> bool:
+    return ended.timed_out and outcome.status is Status.NOT_RECORDED
 
 
 def _outcome(report: Report, ended: Ended, kind: str, jobs: int) -> Outcome:

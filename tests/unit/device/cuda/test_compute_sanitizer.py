@@ -163,7 +163,7 @@ for what in keys:
     found = [tool + " Invalid __global__ write of size 4 bytes",
              tool + "     at scale+0x10 in kernel.cu:3",
              tool + "     by thread (0,0,0) in block (0,0,0)", tool]
-    if what == "hangs":
+    if what.startswith("hangs"):
         hang()
     if what == "dies":
         sys.exit(3)
@@ -309,6 +309,9 @@ def test_a_hang_is_no_verdict_and_is_ended_with_all_that_it_started(
     # How long all had: alone it is not tried again.
     assert outcomes == [RIGHT, (Status.NOT_RECORDED, "memcheck: no end within 4.5 s"), RIGHT]
     assert runs(log) == [["a", "hangs", "b"], ["a"], ["b"]]
+    statuses = [status for status, _ in watch("hangs", "hangs too", "b")]
+    assert statuses == [Status.NOT_RECORDED] * 3
+    assert runs(log)[3:] == [["hangs", "hangs too", "b"], ["hangs too"]]
     for one in seen(log):
         assert not alive(one["pid"]), f"process group {one['pid']} still runs"
 
